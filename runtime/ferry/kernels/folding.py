@@ -159,12 +159,12 @@ def merge_found(rows, frows, order, places, stored, fstored, codes):  # type: ig
 
 
 @njit(cache=True, nogil=True)
-def _home(slice_start, hash_, mask):  # type: ignore[no-untyped-def]
-    """The first place of a group in an index."""
-    # Low bits: rows often come sorted by hash, and with the top bits a small table would fill up from one end, in
-    # quadratic time. The high half of the product spreads the slices of one key.
-    spread = (np.uint64(slice_start) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
-    return np.int64((np.uint64(hash_) ^ spread) & np.uint64(mask))
+def _home(slice_start, salted, mask, seed):  # type: ignore[no-untyped-def]
+    """The first place of a group in an index; `salted`: its hash, changed by its salt if its key is bytes."""
+    x = np.uint64(salted) * np.uint64(seed)
+    x = (x ^ x >> np.uint64(32)) + np.uint64(slice_start) * np.uint64(0x9E3779B97F4A7C15)
+    x *= np.uint64(0x94D049BB133111EB)
+    return np.int64((x ^ x >> np.uint64(32)) & np.uint64(mask))
 
 
 @njit(cache=True, nogil=True)
@@ -233,6 +233,7 @@ def _compiled(k: int, flags: int, c0: int, c1: int, c2: int, c3: int, c4: int, c
         rows,
         frows,
         heap,
+        row_salts,
         codes,
         by_bytes,
         slices,
@@ -240,30 +241,35 @@ def _compiled(k: int, flags: int, c0: int, c1: int, c2: int, c3: int, c4: int, c
         keys,
         offsets,
         data,
+        salts,
         n,
         cells,
         fcells,
+        seed,
         start,
         groups,
         heap_end,
     ):
         """Merge rows start.. into the table: (next row, groups, heap_end, DONE | ROWS_FULL | HEAP_FULL).
 
-        `index` int32[2**m] holds group + 1; at most half of it is used. An empty `n` means one record per row.
+        `index` int32[2**m] holds group + 1; at most half of it is used. An empty `n` means one record per row. `salts`
+        of rows and `row_salts` of groups: if keys are bytes.
         """
         mask = index.size - 1
         one_each = n.size == 0
         width = rows.shape[1]
         for r in range(start, hashes.size):
             if r + AHEAD < hashes.size:
-                prefetch(index, _home(slices[r + AHEAD], np.int64(hashes[r + AHEAD]), mask))
-                half = r + AHEAD // 2
-                soon = np.int64(index[_home(slices[half], np.int64(hashes[half]), mask)]) - 1
+                full, half = r + AHEAD, r + AHEAD // 2
+                salted = np.int64(hashes[full]) ^ salts[full] if by_bytes else np.int64(hashes[full])
+                prefetch(index, _home(slices[full], salted, mask, seed))
+                salted = np.int64(hashes[half]) ^ salts[half] if by_bytes else np.int64(hashes[half])
+                soon = np.int64(index[_home(slices[half], salted, mask, seed)]) - 1
                 if soon >= 0:
                     prefetch(rows, soon * width)
             s = slices[r]
             h = np.int64(hashes[r])
-            p = _home(s, h, mask)
+            p = _home(s, h ^ salts[r] if by_bytes else h, mask, seed)
             while True:
                 g = np.int64(index[p]) - 1
                 if g < 0:
@@ -314,6 +320,7 @@ def _compiled(k: int, flags: int, c0: int, c1: int, c2: int, c3: int, c4: int, c
                 for q in range(length):
                     into[q] = text[q]
                 rows[groups, KEY] = heap_end
+                row_salts[groups] = salts[r]
                 heap_end += 4 + length
             else:
                 rows[groups, KEY] = keys[r]
@@ -331,10 +338,12 @@ def _compiled(k: int, flags: int, c0: int, c1: int, c2: int, c3: int, c4: int, c
 
 
 @njit(cache=True, nogil=True)
-def reindex(index, rows, groups):  # type: ignore[no-untyped-def]
+def reindex(index, rows, row_salts, groups, seed):  # type: ignore[no-untyped-def]
+    """Fill an index anew. `row_salts`: if keys are bytes."""
     mask = index.size - 1
     for g in range(groups):
-        p = _home(rows[g, SLICE], rows[g, HASH], mask)
+        salted = rows[g, HASH] ^ row_salts[g] if row_salts.size else rows[g, HASH]
+        p = _home(rows[g, SLICE], salted, mask, seed)
         while index[p] != 0:
             p = (p + 1) & mask
         index[p] = g + 1

@@ -12,8 +12,9 @@ import numpy as np
 
 from ferry.kernels.columns import PartialArrays
 from ferry.kernels.folding import DONE, ROWS_FULL, fold_for, merge_found, reindex
-from ferry.kernels.grouping import CELLS, NO_BYTES, Bytes, Hashes, Ints
+from ferry.kernels.grouping import CELLS, NO_BYTES, NO_INTS, Bytes, Hashes, Ints
 from ferry.kernels.parts import count_parts, same_groups, scatter
+from ferry.kernels.salting import SEED, key_salts
 
 
 class Groups:
@@ -32,6 +33,7 @@ class Groups:
     def _allocate(self, capacity: int, heap_bytes: int) -> None:
         self._index = np.zeros(2 * (1 << (capacity - 1).bit_length()), np.int32)
         self._rows = np.empty((capacity, CELLS + self.codes.size), np.int64)
+        self._salts = np.empty(capacity if self.by_bytes else 0, np.int64)
         self.heap = np.empty(heap_bytes, np.uint8)
 
     def add(
@@ -39,12 +41,14 @@ class Groups:
     ) -> int:
         """Merge rows from `start` on; returns the row at which a bound was reached, or the number of rows when all are
         merged."""
+        salts = key_salts(offsets, data, np.arange(hashes.size), SEED) if self.by_bytes else NO_INTS
         while True:
             start, self.count, self.heap_end, why = self._fold(
                 self._index,
                 self._rows,
                 self._rows.view(np.float64),
                 self.heap,
+                self._salts,
                 self.codes,
                 self.by_bytes,
                 slices,
@@ -52,9 +56,11 @@ class Groups:
                 keys,
                 offsets,
                 data,
+                salts,
                 n,
                 cells,
                 cells.view(np.float64),
+                SEED,
                 start,
                 self.count,
                 self.heap_end,
@@ -79,10 +85,11 @@ class Groups:
         rows = np.empty((capacity, self._rows.shape[1]), np.int64)
         rows[: self.count] = self._rows[: self.count]
         self._rows = rows
+        self._salts = np.resize(self._salts, capacity if self.by_bytes else 0)
         size = 2 * (1 << (capacity - 1).bit_length())
         if size > self._index.size:
             self._index = np.zeros(size, np.int32)
-            reindex(self._index, rows, self.count)
+            reindex(self._index, rows, self._salts, self.count, SEED)
 
     def rows(self) -> Ints:
         """All groups so far, int64[count, 4 + k]: slice, hash, key or heap offset, n, cells."""
@@ -102,13 +109,14 @@ def merged(partials: Sequence[PartialArrays], by_bytes: bool, bits: int, codes: 
     np.cumsum(bounds, out=bounds)
     count, heap, heap_end = int(bounds[-1]), NO_BYTES, 0
     rows, at = np.empty((count, CELLS + codes.size), np.int64), bounds[:-1].copy()
+    salts = np.empty(count if by_bytes else 0, np.int64)
     if by_bytes:
         heap = np.empty(4 * count + sum(int(p.offsets[-1] - p.offsets[0]) for p in partials), np.uint8)
     for p in partials:
-        heap_end = scatter(
-            rows, at, bits, by_bytes, heap, heap_end, p.slices, p.hashes, p.keys, p.offsets, p.data, p.n, p.cells
-        )
-    later, first = same_groups(rows, heap, by_bytes, bounds)
+        own = key_salts(p.offsets, p.data, np.arange(p.hashes.size), SEED) if by_bytes else NO_INTS
+        keys = p.slices, p.hashes, p.keys, p.offsets, p.data, own
+        heap_end = scatter(rows, salts, at, bits, by_bytes, heap, heap_end, *keys, p.n, p.cells)
+    later, first = same_groups(rows, heap, salts, by_bytes, bounds, SEED)
     if later.size:
         merge_found(rows, rows.view(np.float64), first, later, rows, rows.view(np.float64), codes)
         keep = np.ones(count, np.bool_)

@@ -21,10 +21,20 @@ def count_parts(hashes, bits, bounds):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def rows_of_parts(order, hashes, parts, bits):  # type: ignore[no-untyped-def]
+    """Number of rows `order` in each part, int64[parts]."""
+    counts = np.zeros(parts, np.int64)
+    for o in range(order.size):
+        counts[np.int64(hashes[order[o]] >> np.uint64(64 - bits)) if bits else np.int64(0)] += 1
+    return counts
+
+
+@njit(cache=True, nogil=True)
 def scatter(  # type: ignore[no-untyped-def]
-    rows, at, bits, by_bytes, heap, heap_end, slices, hashes, keys, offsets, data, n, cells
+    rows, salts, at, bits, by_bytes, heap, heap_end, slices, hashes, keys, offsets, data, salts_of, n, cells
 ):
-    """Write each row to rows[at[part]], at int64[2**bits]; keys of bytes go to the end of the heap. Returns the end."""
+    """Write each row to rows[at[part]], at int64[2**bits], and its salt, `salts_of`, to `salts`, if keys are bytes; their
+    bytes go to the end of the heap. Returns the end."""
     shift = np.uint64(64 - bits)
     for i in range(hashes.size):
         part = np.int64(hashes[i] >> shift)
@@ -43,6 +53,7 @@ def scatter(  # type: ignore[no-untyped-def]
             into, text = heap[heap_end + 4 : heap_end + 4 + length], data[begin : begin + length]
             for q in range(length):
                 into[q] = text[q]
+            salts[r] = salts_of[i]
             rows[r, KEY] = heap_end
             heap_end += 4 + length
         else:
@@ -66,8 +77,18 @@ def _same_key(heap, x, y):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def same_groups(rows, heap, by_bytes, bounds):  # type: ignore[no-untyped-def]
-    """Rows, in order of parts, with an earlier row of their group: (their numbers, the number of the first row of each)."""
+def _home(slice_start, salted, mask, seed):  # type: ignore[no-untyped-def]
+    """The first place of a group in an index; `salted`: its hash, changed by its salt if its key is bytes."""
+    x = np.uint64(salted) * np.uint64(seed)
+    x = (x ^ x >> np.uint64(32)) + np.uint64(slice_start) * np.uint64(0x9E3779B97F4A7C15)
+    x *= np.uint64(0x94D049BB133111EB)
+    return np.int64((x ^ x >> np.uint64(32)) & np.uint64(mask))
+
+
+@njit(cache=True, nogil=True)
+def same_groups(rows, heap, salts, by_bytes, bounds, seed):  # type: ignore[no-untyped-def]
+    """Rows, in order of parts, with an earlier row of their group: (their numbers, the number of the first row of each).
+    `salts`: of rows whose keys are bytes."""
     size = np.int64(16)
     while size < 2 * np.diff(bounds).max():
         size *= 2
@@ -84,8 +105,7 @@ def same_groups(rows, heap, by_bytes, bounds):  # type: ignore[no-untyped-def]
         index[:size] = 0
         for r in range(begin, end):
             s, h, key = rows[r, SLICE], rows[r, HASH], rows[r, KEY]
-            spread = (np.uint64(s) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
-            p = np.int64((np.uint64(h) ^ spread) & np.uint64(size - 1))
+            p = _home(s, h ^ salts[r] if by_bytes else h, size - 1, seed)
             while True:
                 g = np.int64(index[p]) - 1
                 if g < 0:

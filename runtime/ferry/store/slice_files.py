@@ -13,6 +13,7 @@ import numpy as np
 
 from ferry.contract.errors import Bug
 from ferry.kernels.grouping import NO_BYTES, Bytes, Floats
+from ferry.kernels.salting import new_seed
 from ferry.store import mapped
 from ferry.store.hole_punching import Range
 from ferry.store.table_header import (
@@ -23,8 +24,11 @@ from ferry.store.table_header import (
     HEAP_END,
     MAGIC,
     MAGIC_NUMBER,
+    MAGIC_NUMBERS,
     PARTS,
     PARTS_ARRAYS,
+    SEED,
+    SEED_AGAIN,
     WIDTH,
     header_bytes,
 )
@@ -68,7 +72,7 @@ class SliceFiles:
         """The number of parts of the existing file, if there is one."""
         if self.path.exists():
             words = np.frombuffer(mapped.open_mapped(self.path, 8 * HEADER_WORDS), np.int64, HEADER_WORDS)
-            if words[MAGIC] == MAGIC_NUMBER:
+            if words[MAGIC] in MAGIC_NUMBERS:
                 return int(words[PARTS])
         return max(virtual_nodes, PARTS_MIN)
 
@@ -92,10 +96,12 @@ class SliceFiles:
         words = np.frombuffer(mapping, np.int64)
         if words[MAGIC] == 0:
             words[[PARTS, WIDTH, DROPS, DROPS_AGAIN]] = self.parts, self.width, self._drops_last, self._drops_last
+            words[[SEED, SEED_AGAIN]] = new_seed()
             words[MAGIC] = MAGIC_NUMBER
-        found = words[[MAGIC, PARTS, WIDTH]].tolist()
-        if found != [MAGIC_NUMBER, self.parts, self.width] or self.parts < self._virtual_nodes:
-            raise Bug(f"{self.path}: header (magic, parts, width) is {found}: it belongs to another operator")
+        magic, *shape = words[[MAGIC, PARTS, WIDTH]].tolist()
+        if magic not in MAGIC_NUMBERS or shape != [self.parts, self.width] or self.parts < self._virtual_nodes:
+            raise Bug(f"{self.path}: header (magic, parts, width) is {[magic, *shape]}: it belongs to another operator")
+        self.seed = int(words[SEED])
         self._mapping, self.header = mapping, words[:HEADER_WORDS]
         parts = words[HEADER_WORDS : HEADER_WORDS + PARTS_ARRAYS * self.parts]
         self.places, self.counts, self.key_bytes, self.sums = parts.reshape(PARTS_ARRAYS, self.parts)

@@ -14,7 +14,9 @@ import numpy as np
 
 from ferry.contract.errors import StateUnavailable
 from ferry.kernels import folding, table
-from ferry.kernels.grouping import Bytes, Hashes, Ints
+from ferry.kernels.grouping import NO_INTS, Bytes, Hashes, Ints
+from ferry.kernels.parts import rows_of_parts
+from ferry.kernels.salting import key_salts
 from ferry.store import mapped, slice_files
 from ferry.store.dropped_vnodes import DroppedVnodes
 from ferry.store.hole_punching import HolePuncher
@@ -177,7 +179,8 @@ class SliceTable:
             if not order.size:
                 return
         before, end = self.files.places.copy(), int(self.files.end[0])
-        expected = table.rows_of_parts(order, rows.hashes, self.files.parts, self._part_bits)
+        salts = self._salts(rows.offsets, rows.data, order)
+        expected = rows_of_parts(order, rows.hashes, self.files.parts, self._part_bits)
         if self._expected is not None:
             expected = np.where(expected > 0, np.maximum(expected, self._expected), 0)
         step = min(GRANT_BYTES // self.files.row_bytes, order.size << table.BITS_MIN)
@@ -194,6 +197,8 @@ class SliceTable:
                 self.by_bytes,
                 order,
                 tuple(rows),
+                salts,
+                self.files.seed,
                 absent,
                 start,
             )
@@ -218,6 +223,11 @@ class SliceTable:
         f.header[DIRTY] = 0
         return others
 
+    def _salts(self, offsets: Ints, data: Bytes, order: Ints) -> Ints:
+        """Salts of the keys of rows `order`; none for integer keys, whose hashes are distinct."""
+        salted = self.by_bytes and self.files.seed != 0
+        return key_salts(offsets, data, order, self.files.seed) if salted else NO_INTS
+
     def _left(self, before: Ints) -> None:
         """Regions that were abandoned since `before` are garbage."""
         left = before[(before != self.files.places) & (before != 0)]
@@ -229,7 +239,7 @@ class SliceTable:
         parts = self._parts_of(vnodes)
         parts = parts[self.files.counts[parts] > 0]
         self.files.header[DIRTY] = 1
-        table.remove(*self._arrays, self.by_bytes, parts, newest, until, changed, epoch)
+        table.remove(self._arrays, self.by_bytes, self.files.seed, parts, newest, until, changed, epoch)
         bits = np.maximum(np.frexp(SPARE_TIMES * self.files.counts[parts])[1], table.BITS_MIN)
         now = self.files.places[parts] & 63
         few = (bits + SHRINK_BITS <= now) & (self.files.row_bytes << now >= SHRINK_BYTES)
@@ -237,7 +247,8 @@ class SliceTable:
         if rows and mapped.has_room(self.files.directory, rows * self.files.row_bytes):
             self.files.grant(rows)
             before = self.files.places.copy()
-            table.shrink(self.files.slots, self.files.places, self.files.end, parts[few], bits[few])
+            files = self.files
+            table.shrink(files.slots, files.places, files.end, parts[few], bits[few], files.seed)
             self._left(before)
         self.files.header[DIRTY] = 0
 
@@ -330,8 +341,9 @@ class SliceTable:
         """Positions in `slots` of the keys of `rows[order]`, whose words 1 and 2 are hash and key; -1: absent."""
         self.cold = False
         f = self.files
+        salts = self._salts(offsets, data, order)
         positions: Ints = table.find(
-            f.slots, f.heap, f.places, self._part_bits, self.by_bytes, order, rows, offsets, data
+            f.slots, f.heap, f.places, self._part_bits, self.by_bytes, order, rows, offsets, data, salts, f.seed
         )
         return positions
 

@@ -9,9 +9,12 @@ import numpy as np
 from ferry.contract.errors import StateUnavailable
 from ferry.store import mapped
 
-MAGIC_NUMBER = 0x32454C4241545246
-MAGIC, PARTS, WIDTH, DIRTY, END, HEAP_BEGIN, HEAP_END, DROPS, DROPS_AGAIN = range(9)
-"""Indexes of words. The number of the last drop is there twice: a damaged number differs from its copy."""
+MAGIC_NUMBER = 0x33454C4241545246
+MAGIC_UNSEEDED = 0x32454C4241545246
+"""of a table of an earlier version: its seed is 0. Earlier versions refuse a table with the other number."""
+MAGIC_NUMBERS = (MAGIC_NUMBER, MAGIC_UNSEEDED)
+MAGIC, PARTS, WIDTH, DIRTY, END, HEAP_BEGIN, HEAP_END, DROPS, DROPS_AGAIN, SEED, SEED_AGAIN = range(11)
+"""Indexes of words. The number of the last drop and the seed are there twice: a damaged number differs from its copy."""
 HEADER_WORDS = 16
 PARTS_ARRAYS = 4
 """Places of regions, rows, bytes of keys, sums of rows."""
@@ -33,7 +36,9 @@ def require_whole(path: Path, heap: Path | None, width: int, virtual_nodes: int,
         words = np.frombuffer(file.read(8 * HEADER_WORDS).ljust(8 * HEADER_WORDS, b"\0"), np.int64).tolist()
     parts = words[PARTS]
     whole = (
-        words[MAGIC] == MAGIC_NUMBER
+        words[MAGIC] in MAGIC_NUMBERS
+        and (words[MAGIC] == MAGIC_NUMBER) == (words[SEED] != 0)
+        and words[SEED] == words[SEED_AGAIN]
         and parts >= virtual_nodes
         and parts & (parts - 1) == 0
         and words[WIDTH] == width
