@@ -6,6 +6,7 @@ A number that has to grow here is a decision: say in the commit what it buys.
 from __future__ import annotations
 
 import gc
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,7 +23,11 @@ from bench.parts.scale.instance import NAME, Member
 from ferry.contract import limits
 from ferry.contract import messages as m
 from ferry.contract.names import InstanceId
+from ferry.contract.status import Status
+from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import initial_table
+from ferry.coordinator.move_metrics import MoveMetrics
+from ferry.coordinator.status import status_of
 from ferry.protocol import instance as i
 from ferry.protocol.io import Tick
 from tests.unit.protocol.table_top import Top
@@ -81,6 +86,33 @@ def test_no_message_of_an_epoch_looks_at_all_workers(workers: int, vnodes: int) 
     member.measure()
     assert calls_of(lambda: driver.epoch(1)) < DRIVER_CALLS * workers
     assert calls_of(member.measure) < MEMBER_CALLS * workers
+
+
+STATUS_CALLS, STATUS_CALLS_EACH = 450, 6
+"""Of a driver, and for each worker, in a status whose reader has the long lists; it is asked ten times a second."""
+
+
+@pytest.mark.parametrize(("workers", "vnodes"), SIZES)
+def test_a_status_is_as_long_as_what_changed(workers: int, vnodes: int, tmp_path: Path) -> None:
+    driver, metrics, moves = Driver(workers, vnodes, NAME), DriverMetrics("job", str(tmp_path)), MoveMetrics()
+    driver.tell(Tick(0))
+    whole = status_of(metrics, driver.machine, moves)
+    assert len(whole.groups) == len(whole.load.vnodes) == vnodes
+    answers = list[dict[str, Any]]()
+
+    def look() -> None:
+        answers.append(status_of(metrics, driver.machine, moves, known=whole.lists).to_wire())
+
+    calls = calls_of(look)
+    while answers[-1]["load"]["vnodes"]:  # the loads are those of a second, which has just ended
+        whole = status_of(metrics, driver.machine, moves)
+        calls = calls_of(look)
+    assert calls < STATUS_CALLS + STATUS_CALLS_EACH * workers
+    wire = json.dumps(answers[-1])
+    assert len(wire) < 2_500 + 12 * workers, "the names of the living instances are in it"
+    brief = Status.from_wire(json.loads(wire))
+    completed = brief.completed(whole)
+    assert (completed.groups, completed.load.vnodes) == (whole.groups, whole.load.vnodes)
 
 
 # ---- the protocol

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import lru_cache
@@ -28,7 +28,7 @@ from ferry.contract.errors import Fault, Refusal, Unreachable
 from ferry.contract.limits import VIRTUAL_NODES_MAX
 from ferry.contract.names import InstanceId
 from ferry.contract.plans import Plan
-from ferry.contract.status import Status
+from ferry.contract.status import KNOWN, Status
 from ferry.contract.tickets import derived
 from ferry_operator.control import decide as d
 from ferry_operator.control.bounded_http import AnswerCut, BoundedTransport, RequestBounds
@@ -55,6 +55,9 @@ TIME_MAX = 253_402_300_799
 
 INSTANCE, REASON = re.compile(r"\d{1,6}\.\d{1,6}"), re.compile(r"[A-Za-z]([A-Za-z0-9_,:]{0,126}[A-Za-z0-9_])?")
 """Names of instances, and reasons of conditions that the API server accepts."""
+
+VERSION = re.compile(r"[0-9.]{0,64}")
+"""Versions of the long lists of a status."""
 
 UNFIT = 422
 
@@ -110,9 +113,14 @@ class DriverClient:
         self._open = lru_cache(RUNS_MAX)(_client)
         self._closed = False
 
-    def status(self, url: str, secret: str) -> Status | None:
-        """The status of the driver; None: no driver answers. Raises BadAnswer."""
-        return self._read(f"{url}/status", secret, read_status)
+    def status(self, url: str, secret: str, last: Status | None = None) -> Status | None:
+        """The status of the driver; None: no driver answers. Raises BadAnswer.
+
+        `last`: an earlier status of this driver, whose long lists are sent again only when they have changed.
+        """
+        headers = {KNOWN: " ".join(last.lists)} if last is not None and all(last.lists) else {}
+        status = self._read(f"{url}/status", secret, read_status, headers)
+        return None if status is None else status.completed(last)
 
     def submitted(self, url: str, secret: str, generation: int) -> Submitted | None:
         """The placement that this generation of the driver accepted last, with its basis. Raises BadAnswer."""
@@ -171,9 +179,11 @@ class DriverClient:
         self._closed = True
         self._open.cache_clear()
 
-    def _read(self, url: str, secret: str, read: Callable[[bytes], Answer | None]) -> Answer | None:
+    def _read(
+        self, url: str, secret: str, read: Callable[[bytes], Answer | None], headers: Mapping[str, str] | None = None
+    ) -> Answer | None:
         try:
-            answer = self._ask("GET", url, secret)
+            answer = self._ask("GET", url, secret, headers=headers)
         except AnswerCut as error:
             raise BadAnswer(f"request to the driver, {url}: {error}", late=True) from None
         except httpx.HTTPError:
@@ -205,10 +215,17 @@ class DriverClient:
             )
         return answer
 
-    def _ask(self, method: str, url: str, secret: str, document: dict[str, Any] | None = None) -> httpx.Response:
+    def _ask(
+        self,
+        method: str,
+        url: str,
+        secret: str,
+        document: dict[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
         if self._closed:
             raise httpx.NetworkError("the connections to drivers are closed")
-        return self._open(secret).request(method, url, json=document)
+        return self._open(secret).request(method, url, json=document, headers=headers)
 
 
 def _client(secret: str) -> httpx.Client:
@@ -254,6 +271,8 @@ def read_status(body: bytes) -> Status:
         raise ValueError("the loads are out of range")
     if not all(number >= 0 for number in _counts(status)):
         raise ValueError("a number is below its least value")
+    if not all(map(VERSION.fullmatch, status.lists)):
+        raise ValueError("the version of a list must be one word")
     if not all(REASON.fullmatch(sign.reason) for sign in (*status.problems, *status.notices)):
         raise ValueError("a reason must be one word")
     return status

@@ -25,11 +25,11 @@ class LocalDriver:
         self._secret = secret
         self._client = DriverClient()
 
-    def status(self, pid: int) -> Status | None:
-        """Status of the driver with this process id; None while it does not answer."""
+    def status(self, pid: int, last: Status | None = None) -> Status | None:
+        """Status of the driver with this process id; None while it does not answer. `last`: an earlier one."""
         url = self._url(pid)
         try:
-            return None if url is None else self._client.status(url, self._secret)
+            return None if url is None else self._client.status(url, self._secret, last)
         except BadAnswer:
             return None
 
@@ -132,9 +132,9 @@ class StatusWatch:
     def _run(self) -> None:
         while not self._end.is_set():
             with self._lock:
-                pid = self._pid
+                pid, last = self._pid, self._latest[0] if self._latest is not None else None
             began = time.monotonic()
-            status = self._client.status(pid) if pid is not None else None
+            status = self._client.status(pid, last) if pid is not None else None
             now = time.monotonic()
             with self._lock:
                 if status is not None and pid == self._pid:

@@ -1,6 +1,7 @@
 """The status of a driver, which it answers at its control endpoint.
 
 Control endpoint of the driver (header `Authorization: Bearer` and the key derived for `control`): `GET /status` -> Status,
+without the long lists that the header KNOWN names,
 `GET, PUT /desired` <-> {"number", "placements": [[leader, replica...], ...]}, `PUT /bandwidth` {"bytes": a second},
 `POST /stop` (after the epoch under way),
 `POST /checkpoint` {"name": text or null} -> 202 {"number"}, `POST /suspend` (after one last checkpoint), `GET /metrics`.
@@ -20,6 +21,9 @@ from ferry.contract.latency import LatencyQuantiles
 from ferry.contract.lenient import read
 from ferry.contract.plans import Boundary
 from ferry.contract.work import WorkReport
+
+KNOWN = "Ferry-Known"
+"""Header of a request for the status: the versions of the long lists that the reader has, as in `Status.lists`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +217,17 @@ class Status:
     programs: tuple[ProgramStatus, ...] = ()
     """The program in force, whose rows are written; then the program beside it, and the newest one or the last answer.
     Empty: the driver cannot deploy, or not yet."""
+    lists: tuple[str, str] = ("", "")
+    """Versions of `groups` and of `load.vnodes`, each one word; the loads have a new one each second. A list that the
+    reader has is empty here. Empty: the driver always sends both."""
+
+    def completed(self, known: Status | None) -> Status:
+        """With the lists of an earlier status that are still valid."""
+        if known is None:
+            return self
+        same = [bool(now) and now == before for now, before in zip(self.lists, known.lists, strict=True)]
+        load = replace(self.load, vnodes=known.load.vnodes) if same[1] else self.load
+        return replace(self, groups=known.groups if same[0] else self.groups, load=load)
 
     def to_wire(self) -> dict[str, Any]:
         """Plain lists and maps."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Annotated, Any, Protocol
 
 import prometheus_client as prom
-from fastapi import Body, FastAPI, HTTPException, Response
+from fastapi import Body, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -30,7 +30,7 @@ from ferry.contract.program_text import TEXT_BYTES_MAX, packed
 from ferry.contract.programs import Programs
 from ferry.contract.run_directory import DRIVER, DriverAddress
 from ferry.contract.settings import RunSettings
-from ferry.contract.status import CheckpointStatus, ProgramStatus
+from ferry.contract.status import KNOWN, CheckpointStatus, ProgramStatus
 from ferry.contract.tickets import derived
 from ferry.coordinator.driver_metrics import EPOCH_STAGES, DriverMetrics, ProgramCounts
 from ferry.coordinator.loop import Loop
@@ -157,10 +157,12 @@ def app(
         return taken[0] if taken and (in_force is None or in_force.number < taken[0].number) else in_force
 
     @served.get("/status")
-    def status() -> Response:
+    def status(request: Request) -> Response:
         # No response model: FastAPI would check every value of a long document again.
         programs = deploys.brief() if deploys is not None else ()
-        return JSONResponse(status_of(metrics, loop.machine, loop.move_metrics, loop.bandwidth, programs).to_wire())
+        known = request.headers.get(KNOWN, "").split()
+        now = status_of(metrics, loop.machine, loop.move_metrics, loop.bandwidth, programs, known)
+        return JSONResponse(now.to_wire())
 
     @served.put("/desired")
     def desired(document: Annotated[dict[str, Any], Body()]) -> dict[str, int]:

@@ -6,7 +6,11 @@ Read by the control endpoint from another thread: the values of the machine are 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
 
 from ferry.contract.limits import WATERMARK_END, WATERMARK_NONE
 from ferry.contract.names import InstanceId
@@ -24,17 +28,21 @@ def status_of(
     moves: MoveMetrics,
     bandwidth: int = -1,
     programs: tuple[ProgramStatus, ...] = (),
+    known: Collection[str] = (),
 ) -> Status:
-    """A snapshot. `bandwidth`: as MovesStatus has it; `programs`: as Status has them."""
+    """A snapshot. `bandwidth`: as MovesStatus has it; `programs`: as Status has them; `known`: versions of long lists
+    that the reader has."""
     table, plan = machine.table, machine.moves.plan
     rate, epoch_seconds = metrics.rates()
+    version = f"{table.version.generation}.{table.version.number}"
+    lists = version, f"{version}.{time.monotonic():.0f}"
     return Status(
         job=metrics.job,
         generation=machine.generation,
         phase=str(machine.phase),
         epoch=metrics.epoch,
         version=(table.version.generation, table.version.number),
-        groups=[(list(g.in_sync), list(g.learners)) for g in table.groups],
+        groups=[(list(g.in_sync), list(g.learners)) for g in table.groups] if lists[0] not in known else [],
         settled=is_settled(machine),
         desired=plan.number if plan is not None else 0,
         alive=sorted(machine.alive),
@@ -44,7 +52,7 @@ def status_of(
         notices=(*metrics.problems.lasting, *notices(machine), *moves.damages()),
         progress=_progress(metrics, machine),
         load=LoadStatus(
-            vnodes=moves.loads(table, rate),
+            vnodes=moves.loads(table, rate) if lists[1] not in known else [],
             rows_per_second=rate,
             epoch_seconds=epoch_seconds,
             latency=metrics.latency.recent(time.time()),
@@ -55,6 +63,7 @@ def status_of(
         checkpoint=metrics.checkpoint,
         spark=metrics.spark,
         programs=programs,
+        lists=lists,
     )
 
 
@@ -91,14 +100,37 @@ def _moves(metrics: DriverMetrics, machine: Coordinator, moves: MoveMetrics, ban
 
 def is_settled(machine: Coordinator) -> bool:
     """Whether the groups are as desired."""
-    plan = machine.moves.plan
-    return plan is not None and settled(machine.table, plan.placements, dict(machine.alive))
+    return _settled(_Same(machine.table), _Same(machine.moves.plan), frozenset(dict(machine.alive)))
 
 
 def members_gone(machine: Coordinator) -> int:
     """Number of planned or current members that are not alive."""
-    alive, wanted = dict(machine.alive), machine.moves.placements()
-    pairs = zip(machine.table.groups, wanted, strict=True)
+    moves = machine.moves
+    return _gone(_Same(moves), _Same(machine.table), _Same(moves.plan), frozenset(dict(machine.alive)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Same:
+    """An argument that is equal to the same object alone: groups of 32,768 virtual nodes are not compared."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+# Status is asked ten times a second, while tables and plans change seldom.
+@lru_cache(1)
+def _settled(table: _Same, plan: _Same, alive: frozenset[InstanceId]) -> bool:
+    return plan.value is not None and settled(table.value, plan.value.placements, dict.fromkeys(alive))
+
+
+@lru_cache(1)
+def _gone(moves: _Same, table: _Same, plan: _Same, alive: frozenset[InstanceId]) -> int:
+    pairs = zip(table.value.groups, moves.value.placements(), strict=True)
     return sum(i not in alive for group, placement in pairs for i in {*group.in_sync, *placement})
 
 

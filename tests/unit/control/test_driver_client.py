@@ -21,7 +21,9 @@ class Driver(DriverClient):
         super().__init__()
         self.unknown, self.asked = unknown, list[tuple[str, str, Any]]()
 
-    def _ask(self, method: str, url: str, secret: str, document: dict[str, Any] | None = None) -> httpx.Response:
+    def _ask(
+        self, method: str, url: str, secret: str, document: dict[str, Any] | None = None, headers: Any = None
+    ) -> httpx.Response:
         self.asked.append((method, url, document))
         new = sorted(name for name in self.unknown if document and name in document)
         return httpx.Response(422, text=f'{{"detail":"unknown: {", ".join(new)}"}}') if new else httpx.Response(200)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +19,20 @@ from ferry.contract.catalogue import DeployRequest
 from ferry.contract.certificates import authority, client_context
 from ferry.contract.errors import Unreachable
 from ferry.contract.limits import HANG_SECONDS
+from ferry.contract.names import InstanceId, Term
 from ferry.contract.plans import Plan
 from ferry.contract.programs import ProgramVersion
+from ferry.contract.routing import Group, Table, Version
 from ferry.contract.settings import RunSettings
+from ferry.contract.status import Status
 from ferry.contract.tickets import derived
+from ferry.coordinator import status as status_module
 from ferry.coordinator.control import LagCollector, ProgramCollector, app, serve
 from ferry.coordinator.driver_metrics import DriverMetrics, EpochRecord
 from ferry.coordinator.loop import Loop
+from ferry.coordinator.move_metrics import MoveMetrics
+from ferry.protocol.coordinator import Coordinator, CoordinatorSettings
+from ferry_operator.control.driver_client import DriverClient
 from ferry_operator.local.driver import LocalDriver
 
 MACHINE = SimpleNamespace(table=SimpleNamespace(virtual_nodes=1), moves=SimpleNamespace(plan=None))
@@ -135,6 +143,50 @@ def test_whoever_asks_hears_whether_the_loop_comes_round() -> None:
     stands = HANG_SECONDS + 1
     assert asyncio.run(ask("/healthz")) == 503
     assert asyncio.run(ask("/status")) == asyncio.run(ask("/metrics")) == 401
+
+
+def test_a_reader_with_the_long_lists_gets_only_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups change with the table, loads each second. A reader without lists, or of an older version, gets both."""
+    second, bodies = [7.0], list[dict[str, Any]]()
+    monkeypatch.setattr(status_module, "time", SimpleNamespace(monotonic=lambda: second[0], time=time.time))
+
+    def whole(number: int, members: tuple[str, ...]) -> Table:
+        return Table(Version(1, number), (Group(Term(0, 0), tuple(map(InstanceId, members))),) * 2)
+
+    machine = Coordinator(CoordinatorSettings(), whole(3, ("0.0",)), None)
+    loop: Any = SimpleNamespace(machine=machine, move_metrics=MoveMetrics(), bandwidth=-1)
+    api = app(loop, DriverMetrics("job", str(tmp_path)), prom.CollectorRegistry(), "secret", lambda: None)
+
+    def look(last: Status | None) -> Status:
+        def send(request: httpx.Request) -> httpx.Response:
+            async def ask() -> httpx.Response:
+                async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://driver") as client:
+                    return await client.get("/status", headers=dict(request.headers))
+
+            answer = asyncio.run(ask())
+            bodies.append(answer.json())
+            return httpx.Response(answer.status_code, content=answer.content)
+
+        client = DriverClient()
+        headers = {"Authorization": "Bearer secret"}
+        client._open = lambda _: httpx.Client(transport=httpx.MockTransport(send), headers=headers)  # type: ignore
+        status = client.status("http://driver", "secret", last)
+        assert status is not None and len(status.groups) == len(status.load.vnodes) == 2
+        return status
+
+    first = look(None)
+    assert bodies[-1]["groups"] and bodies[-1]["load"]["vnodes"]
+    again = look(first)
+    assert not bodies[-1]["groups"] and not bodies[-1]["load"]["vnodes"]
+    assert (again.groups, again.load, again.lists) == (first.groups, first.load, first.lists)
+    second[0] = 8.0
+    look(again)
+    assert not bodies[-1]["groups"] and bodies[-1]["load"]["vnodes"]
+    machine.journaling.table = whole(4, ("1.0", "0.0"))
+    moved = look(again)
+    assert bodies[-1]["groups"] and moved.groups[0] == (["1.0", "0.0"], []) and moved.version == (1, 4)
+    look(replace(moved, lists=("", "")))
+    assert bodies[-1]["groups"] and bodies[-1]["load"]["vnodes"]
 
 
 def test_over_tls_it_is_asked_by_who_knows_the_secret(tmp_path: Path) -> None:

@@ -509,7 +509,7 @@ def test_an_answer_is_fresh_until_the_next_one_however_long_it_takes(
     clock, known = [100.0], list[bool]()
 
     class SlowDriver:
-        def status(self, pid: int) -> object:
+        def status(self, pid: int, last: object) -> object:
             clock[0] += took
             known.append(watch.latest(pid) is not None)
             return object()
