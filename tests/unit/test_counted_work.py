@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
@@ -83,9 +84,22 @@ def test_no_message_of_an_epoch_looks_at_all_workers(workers: int, vnodes: int) 
     driver.tell(Tick(0))
     member = Member(driver)
     driver.epoch(0)
+    driver.epoch(1)
     member.measure()
-    assert calls_of(lambda: driver.epoch(1)) < DRIVER_CALLS * workers
+    assert calls_of(lambda: driver.epoch(2)) < DRIVER_CALLS * workers
     assert calls_of(member.measure) < MEMBER_CALLS * workers
+
+
+def test_an_epoch_that_changes_no_group_looks_at_none() -> None:
+    """The table of groups is judged once; each epoch of the driver looked at all virtual nodes."""
+    calls = []
+    for vnodes in (1024, 32768):
+        driver = Driver(100, vnodes)
+        driver.tell(Tick(0))
+        driver.epoch(0)
+        driver.epoch(1)
+        calls.append(calls_of(partial(driver.epoch, 2)))
+    assert calls[1] < 1.2 * calls[0]
 
 
 STATUS_CALLS, STATUS_CALLS_EACH = 450, 6

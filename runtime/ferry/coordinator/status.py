@@ -105,8 +105,9 @@ def is_settled(machine: Coordinator) -> bool:
 
 def members_gone(machine: Coordinator) -> int:
     """Number of planned or current members that are not alive."""
-    moves = machine.moves
-    return _gone(_Same(moves), _Same(machine.table), _Same(moves.plan), frozenset(dict(machine.alive)))
+    table, moves = machine.table, machine.moves
+    wanted = table if moves.plan is None else moves.placements()  # without a plan they follow from the table
+    return _gone(_Same(moves), _Same(table), _Same(wanted), frozenset(dict(machine.alive)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +130,7 @@ def _settled(table: _Same, plan: _Same, alive: frozenset[InstanceId]) -> bool:
 
 
 @lru_cache(1)
-def _gone(moves: _Same, table: _Same, plan: _Same, alive: frozenset[InstanceId]) -> int:
+def _gone(moves: _Same, table: _Same, wanted: _Same, alive: frozenset[InstanceId]) -> int:
     pairs = zip(table.value.groups, moves.value.placements(), strict=True)
     return sum(i not in alive for group, placement in pairs for i in {*group.in_sync, *placement})
 

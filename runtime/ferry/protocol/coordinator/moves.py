@@ -12,7 +12,7 @@ from ferry.contract import messages as m
 from ferry.contract.errors import Bug
 from ferry.contract.names import CommitId, InstanceId
 from ferry.contract.plans import Placement, Plan
-from ferry.contract.routing import Group, Version
+from ferry.contract.routing import Group, Table, Version
 from ferry.protocol.backoff import Backoff
 from ferry.protocol.coordinator import groups as g
 from ferry.protocol.coordinator.commits import Commits
@@ -59,6 +59,8 @@ class Moves:
         """Placement of the virtual nodes of a new job."""
         self._wanted: tuple[Plan | None, Sequence[Placement]] = None, ()
         """Cache: a plan, and its present placements."""
+        self._enough: Table | None = None
+        """Cache: a table in which no group lacks members, without a plan."""
         self.switched_at: int | None = None
         """The last committed epoch at the time of the last switchover."""
         self.refused: dict[Copy, GivenUp] = {}
@@ -292,8 +294,11 @@ class Moves:
         """Whether groups may stay unchanged, without checking each."""
         if self.plan is not None or self._journaling.view.learned:
             return False
-        pairs = zip(self._journaling.table.groups, self._first, strict=True)
-        return all(len(group.in_sync) >= len(first) for group, first in pairs)
+        if (table := self._journaling.table) is not self._enough:
+            if any(len(group.in_sync) < len(first) for group, first in zip(table.groups, self._first, strict=True)):
+                return False
+            self._enough = table
+        return True
 
     def _refuse_stuck(self) -> None:
         """Abandon moves without data for long."""
