@@ -152,9 +152,9 @@ class Crowd:
             time.sleep(1)
 
     def took(self, kind: str, pod: Document) -> None:
-        if kind not in ("ADDED", "MODIFIED", "DELETED"):
-            return  # A bookmark, or an error with which the watch ends.
         metadata = pod["metadata"]
+        if kind not in ("ADDED", "MODIFIED", "DELETED") or "namespace" not in metadata:
+            return  # A bookmark, an empty list, or an error with which the watch ends.
         job = self.jobs.get((metadata["namespace"], metadata["labels"].get(names.JOB, "")))
         if job is None:
             return

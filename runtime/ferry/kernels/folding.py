@@ -150,12 +150,62 @@ def _merge(into, finto, i, source, fsource, j, skip, codes):  # type: ignore[no-
 
 
 @njit(cache=True, nogil=True)
-def merge_found(rows, frows, order, places, stored, fstored, codes):  # type: ignore[no-untyped-def]
+def _add(into, i, source, j, codes):  # type: ignore[no-untyped-def]
+    into[i, COUNT] += source[j, COUNT]
+    _merge(into, into.view(np.float64), i, source, source.view(np.float64), j, CELLS, codes)
+
+
+@njit(cache=True, nogil=True)
+def slide(rows, bounds, window, first, last, codes, out, group, number):  # type: ignore[no-untyped-def]
+    """The windows of groups, row by row of `out`: (rows written, group and number of the window to go on with).
+
+    Group g is rows[bounds[g]:bounds[g + 1]], in order of their slices. `window`: size, slide and pane in milliseconds;
+    window w starts at w * slide, and is written if it has rows and first <= w <= last. Each row is merged at most twice,
+    and each result once: two stacks, as in Tangwongsan and others, "General incremental sliding-window aggregation".
+    """
+    (size, step, pane), used, longest = window, 0, np.diff(bounds).max()
+    suffixes, recent = np.empty((longest, rows.shape[1]), np.int64), np.empty((1, rows.shape[1]), np.int64)
+    for g in range(group, bounds.size - 1):
+        begin, end = bounds[g], bounds[g + 1]
+        w = max(number if g == group else first, first, -((size - pane - rows[begin, SLICE]) // step))
+        low = middle = high = begin  # `suffixes` has rows low to middle - 1, `recent` rows middle to high - 1
+        while w <= last:
+            while low < end and rows[low, SLICE] < w * step:
+                low += 1
+            if low == end:
+                break
+            if rows[low, SLICE] >= w * step + size:
+                w = -((size - pane - rows[low, SLICE]) // step)
+                continue
+            if used == out.shape[0]:
+                return used, g, w
+            while high < end and rows[high, SLICE] < w * step + size:
+                if high == middle:
+                    recent[0] = rows[high]
+                else:
+                    _add(recent, 0, rows, high, codes)
+                high += 1
+            if low >= middle:
+                for r in range(high - 1, low - 1, -1):
+                    suffixes[r - begin] = rows[r]
+                    if r < high - 1:
+                        _add(suffixes, r - begin, suffixes, r - begin + 1, codes)
+                middle = high
+            out[used] = suffixes[low - begin]
+            if high > middle:
+                _add(out, used, recent, 0, codes)
+            out[used, SLICE] = w * step
+            used += 1
+            w += 1
+    return used, bounds.size - 1, first
+
+
+@njit(cache=True, nogil=True)
+def merge_found(rows, order, places, stored, codes):  # type: ignore[no-untyped-def]
     """Merge the stored row found[o], of the same layout, into group rows[order[o]]; -1: there is none."""
     for o in range(order.size):
         if places[o] >= 0:
-            rows[order[o], COUNT] += stored[places[o], COUNT]
-            _merge(rows, frows, order[o], stored, fstored, places[o], CELLS, codes)
+            _add(rows, order[o], stored, places[o], codes)
 
 
 @njit(cache=True, nogil=True)

@@ -7,12 +7,13 @@ The table is used by the task (one record = one row with n = 1), and when panes 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ferry.kernels.columns import PartialArrays
 from ferry.kernels.folding import DONE, ROWS_FULL, fold_for, merge_found, reindex
-from ferry.kernels.grouping import CELLS, NO_BYTES, NO_INTS, Bytes, Hashes, Ints
+from ferry.kernels.grouping import CELLS, NO_BYTES, NO_INTS, SLICE, Bytes, Hashes, Ints
 from ferry.kernels.parts import count_parts, same_groups, scatter
 from ferry.kernels.salting import SEED, key_salts
 
@@ -103,12 +104,48 @@ class Groups:
 
 def merged(partials: Sequence[PartialArrays], by_bytes: bool, bits: int, codes: Ints) -> tuple[Ints, Bytes]:
     """Distinct groups of these batches: (rows int64[groups, 4 + k] in the order of parts, heap of keys)."""
+    s = _scattered(partials, by_bytes, bits, codes.size)
+    later, first = same_groups(s.rows, s.heap, s.salts, by_bytes, s.bounds, SEED)
+    if not later.size:
+        return s.rows, s.heap
+    merge_found(s.rows, first, later, s.rows, codes)
+    keep = np.ones(s.rows.shape[0], np.bool_)
+    keep[later] = False
+    return s.rows[keep], s.heap
+
+
+def by_key(partials: Sequence[PartialArrays], by_bytes: bool, bits: int, cells: int) -> tuple[Ints, Bytes, Ints]:
+    """Rows of these batches key by key, each key's in the order of the batches: (rows int64[n, 4 + k], heap of keys, bounds
+    of the keys int64[keys + 1])."""
+    s = _scattered(partials, by_bytes, bits, cells)
+    slices = s.rows[:, SLICE].copy()
+    s.rows[:, SLICE] = 0
+    later, first = same_groups(s.rows, s.heap, s.salts, by_bytes, s.bounds, SEED)
+    s.rows[:, SLICE] = slices
+    group = np.arange(slices.size)
+    group[later] = first
+    order = np.argsort(group, kind="stable")
+    begins = np.flatnonzero(np.diff(group[order], prepend=-1))
+    return s.rows[order], s.heap, np.append(begins, slices.size)
+
+
+class _Scattered(NamedTuple):
+    """Rows of batches in the order of parts, and in a part in the order of the batches."""
+
+    rows: Ints
+    heap: Bytes
+    salts: Ints
+    bounds: Ints
+    """of the parts"""
+
+
+def _scattered(partials: Sequence[PartialArrays], by_bytes: bool, bits: int, cells: int) -> _Scattered:
     bounds = np.zeros((1 << bits) + 1, np.int64)
     for p in partials:
         count_parts(p.hashes, bits, bounds)
     np.cumsum(bounds, out=bounds)
     count, heap, heap_end = int(bounds[-1]), NO_BYTES, 0
-    rows, at = np.empty((count, CELLS + codes.size), np.int64), bounds[:-1].copy()
+    rows, at = np.empty((count, CELLS + cells), np.int64), bounds[:-1].copy()
     salts = np.empty(count if by_bytes else 0, np.int64)
     if by_bytes:
         heap = np.empty(4 * count + sum(int(p.offsets[-1] - p.offsets[0]) for p in partials), np.uint8)
@@ -116,10 +153,4 @@ def merged(partials: Sequence[PartialArrays], by_bytes: bool, bits: int, codes: 
         own = key_salts(p.offsets, p.data, np.arange(p.hashes.size), SEED) if by_bytes else NO_INTS
         keys = p.slices, p.hashes, p.keys, p.offsets, p.data, own
         heap_end = scatter(rows, salts, at, bits, by_bytes, heap, heap_end, *keys, p.n, p.cells)
-    later, first = same_groups(rows, heap, salts, by_bytes, bounds, SEED)
-    if later.size:
-        merge_found(rows, rows.view(np.float64), first, later, rows, rows.view(np.float64), codes)
-        keep = np.ones(count, np.bool_)
-        keep[later] = False
-        rows = rows[keep]
-    return rows, heap
+    return _Scattered(rows, heap, salts, bounds)

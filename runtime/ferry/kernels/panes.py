@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 from numba import njit
@@ -39,28 +41,33 @@ def ends_of_a_row(window: Window, times: EpochTimes) -> int:
     return min(-(-size // slide), high // slide - max(times.low, high - size - slide) // slide)
 
 
-def windows_between(window: Window, slices: Ints, low: int, high: int) -> list[tuple[int, Ints]]:
-    """Windows with low < end <= high that contain one of these slices: (start, positions of its slices), by start."""
-    slices = np.asarray(slices, np.int64)
-    if slices.size == 0:
-        return []
-    order = np.argsort(slices, kind="stable")
-    ordered = slices[order]
+class Windows(NamedTuple):
+    """Windows in order; window i has the slices froms[i] .. tos[i] - 1 of an ascending array, and at least one."""
+
+    starts: Ints
+    froms: Ints
+    tos: Ints
+
+
+def windows_between(window: Window, slices: Ints, low: int, high: int) -> Windows:
+    """Windows with low < end <= high that contain one of these slices, int64[n] and ascending."""
+    starts = _starts_between(window, slices, low, high) if slices.size else slices
+    froms, tos = np.searchsorted(slices, starts), np.searchsorted(slices, starts + window.size_ms)
+    some = froms < tos
+    return Windows(starts[some], froms[some], tos[some])
+
+
+def _starts_between(window: Window, slices: Ints, low: int, high: int) -> Ints:
+    """Starts of these windows, and maybe of some that contain no slice."""
     pane, size, slide = window.pane_ms, window.size_ms, window.slide_ms
     # A pane at s is in the windows that start at the multiples of slide in [s + pane - size, s].
-    begin = max(-((size - pane - int(ordered[0])) // slide), (low - size) // slide + 1)
-    end = min(int(ordered[-1]), high - size) // slide
+    begin = max(-((size - pane - int(slices[0])) // slide), (low - size) // slide + 1)
+    end = min(int(slices[-1]), high - size) // slide
     per_slice = (size - pane) // slide + 1
-    if end < begin:
-        return []
-    if end - begin < per_slice * ordered.size:
-        starts = np.arange(begin, end + 1, dtype=np.int64) * slide
-    else:
-        # Few slices far apart: compute the windows of each slice.
-        first = -((size - pane - ordered) // slide) * slide
-        each = first[:, None] + np.arange(per_slice) * slide
-        starts = np.unique(each[each <= ordered[:, None]])
-        starts = starts[(starts >= begin * slide) & (starts <= end * slide)]
-    froms = np.searchsorted(ordered, starts)
-    tos = np.searchsorted(ordered, starts + size)
-    return [(s, order[f:t]) for s, f, t in zip(starts.tolist(), froms.tolist(), tos.tolist(), strict=True) if f < t]
+    if end - begin < per_slice * slices.size:
+        return np.arange(begin, end + 1, dtype=np.int64) * slide
+    # Few slices far apart: compute the windows of each slice.
+    first = -((size - pane - slices) // slide) * slide
+    each = first[:, None] + np.arange(per_slice) * slide
+    starts = np.unique(each[each <= slices[:, None]])
+    return starts[(starts >= begin * slide) & (starts <= end * slide)]

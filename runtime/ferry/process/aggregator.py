@@ -174,8 +174,8 @@ class Functions(Aggregator):
     def running(self, states: pa.RecordBatch, begins: Ints) -> pa.RecordBatch:
         """In one pass: each row includes all rows before it."""
         rows, texts = self._rows(states)
-        words, later = rows.view(np.float64), np.flatnonzero(np.arange(begins.size) > begins)
-        merge_found(rows, words, later, later - 1, rows, words, merge_codes(self._table))
+        later = np.flatnonzero(np.arange(begins.size) > begins)
+        merge_found(rows, later, later - 1, rows, merge_codes(self._table))
         return self._states(rows, texts)
 
     def result(self, states: pa.RecordBatch) -> pa.RecordBatch:
@@ -201,7 +201,7 @@ class Functions(Aggregator):
         into[low:high] = rows[is_first]
         others = np.flatnonzero(~is_first)
         group = low - 1 + np.cumsum(is_first)[others]
-        merge_found(into, into.view(np.float64), group, others, rows, rows.view(np.float64), merge_codes(self._table))
+        merge_found(into, group, others, rows, merge_codes(self._table))
 
     def _states(self, rows: Ints, texts: dict[int, pa.Array]) -> pa.RecordBatch:
         for place in places(self._table):

@@ -19,8 +19,9 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import OVERFLOW, DataRefused
 from ferry.kernels import aggregates, columns, grouping, keys, panes, schemas, values
+from ferry.kernels.folding import slide
 from ferry.kernels.grouping import CELLS, COUNT, KEY, NO_BYTES, NO_INTS, SLICE, Ints, heap_keys
-from ferry.kernels.groups import Groups, merged
+from ferry.kernels.groups import Groups, by_key, merged
 from ferry.store.expiry import PriorSlices, PriorState, require_not_expired
 from ferry.store.slice_files import PARTS_MIN
 from ferry.store.slice_table import BEGIN, Place, RowArrays, SliceTable
@@ -28,6 +29,12 @@ from ferry.store.slices import Slices
 
 FIRED_ROWS_MAX = 65536
 FIRED_BYTES_MAX = 64 * 1024 * 1024
+
+SLIDE_MIN, SLIDE_TIMES = 3, 4
+"""Windows that overlap and end in one epoch are read together, if there are at least SLIDE_MIN: at a time SLIDE_TIMES as
+many as overlap."""
+SLID_ROWS = 1 << 18
+"""Rows of whole virtual nodes that are read together: each slice is opened once for them."""
 
 COUNT_SLICES_MAX = 256
 """Largest number of slices that are read, and maybe opened, to count fired rows; more slices are sampled."""
@@ -165,55 +172,94 @@ class AggregateState:
         """
         vnodes = np.unique(np.asarray(vnodes, np.int64))
         require_not_expired(self.descriptor.name, times.low, self.expired)
-        slices = np.array(self._slices.starts, np.int64)
-        for start, members in panes.windows_between(self.descriptor.window, slices, times.low, times.high):
-            pane_starts = slices[members].tolist()
-            begin = 0
-            while begin < vnodes.size:
-                require_not_expired(self.descriptor.name, times.low, self.expired)
-                totals = np.sum([self._slices.table(s).totals() for s in pane_starts], axis=0)[:, vnodes[begin:]]
-                counts, size = np.cumsum(totals, axis=1)
-                end = int(
-                    min(np.searchsorted(counts, max_rows, "right"), np.searchsorted(size, FIRED_BYTES_MAX, "right"))
-                )
-                end = max(1, end)
-                rows, heap = self._window_rows(pane_starts, vnodes[begin : begin + end])
-                step = max(1, min(max_rows, int(counts[end - 1]) * FIRED_BYTES_MAX // max(1, int(size[end - 1]))))
-                begin += end
-                # Copied before the first batch is yielded, so that changes between two batches do not affect them.
-                yield from [self._results(rows[a : a + step], heap, start) for a in range(0, rows.shape[0], step)]
+        slices, window = np.array(self._slices.starts, np.int64), self.descriptor.window
+        starts, froms, tos = panes.windows_between(window, slices, times.low, times.high)
+        overlap = window.size_ms // window.slide_ms
+        if overlap > 1 and starts.size >= SLIDE_MIN:
+            step = max(SLIDE_MIN, SLIDE_TIMES * overlap)
+            for a in range(0, starts.size, step):
+                last = min(a + step, starts.size) - 1
+                yield from self._slid(starts[[a, last]], slices[froms[a] : tos[last]], times, vnodes, max_rows)
+            return
+        for start, a, b in zip(starts.tolist(), froms.tolist(), tos.tolist(), strict=True):
+            for mine, batch_rows in self._chunks(slices[a:b], times, vnodes, max_rows, max_rows):
+                rows, heap = self._window_rows(slices[a:b].tolist(), mine)
+                for at in range(0, rows.shape[0], batch_rows):
+                    some = rows[at : at + batch_rows]
+                    yield self._results(some, heap, np.full(some.shape[0], start))
+
+    def _chunks(
+        self, pane_starts: Ints, times: EpochTimes, vnodes: Ints, rows_max: int, max_rows: int
+    ) -> Iterator[tuple[Ints, int]]:
+        """Cut virtual nodes so that these slices have few rows and bytes of each piece: (piece, rows for a batch).
+
+        The rows of a piece are to be copied at once, so that changes between two batches do not affect them.
+        """
+        totals = np.sum([self._slices.table(s).totals() for s in pane_starts.tolist()], axis=0)[:, vnodes]
+        begin = 0
+        while begin < vnodes.size:
+            require_not_expired(self.descriptor.name, times.low, self.expired)
+            counts, size = np.cumsum(totals[:, begin:], axis=1)
+            end = int(min(np.searchsorted(counts, rows_max, "right"), np.searchsorted(size, FIRED_BYTES_MAX, "right")))
+            end = max(1, end)
+            if counts[end - 1]:
+                batch_rows = int(counts[end - 1]) * FIRED_BYTES_MAX // max(1, int(size[end - 1]))
+                yield vnodes[begin : begin + end], max(1, min(max_rows, batch_rows))
+            begin += end
+
+    def _slid(
+        self, bounds: Ints, pane_starts: Ints, times: EpochTimes, vnodes: Ints, max_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Many windows that overlap, from the first start to the last: each row of a slice is merged twice, and not once for
+        each of its windows."""
+        window = self.descriptor.window
+        first, last = (bounds // window.slide_ms).tolist()
+        for mine, batch_rows in self._chunks(pane_starts, times, vnodes, max(max_rows, SLID_ROWS), max_rows):
+            partials = [self._pane(s, mine, s) for s in pane_starts.tolist()]
+            bits = PARTS_MIN.bit_length() - 1
+            rows, heap, keys_at = by_key([p for p in partials if p.n.size], self._by_bytes, bits, self._codes.size)
+            group, number = 0, first
+            while group < keys_at.size - 1:
+                out = np.empty((batch_rows, rows.shape[1]), np.int64)
+                times_of = window.size_ms, window.slide_ms, window.pane_ms
+                used, group, number = slide(rows, keys_at, times_of, first, last, self._codes, out, group, number)
+                if used:
+                    yield self._results(out[:used], heap, out[:used, SLICE])
+
+    def _pane(self, start: int, vnodes: Ints, slice_start: int) -> columns.PartialArrays:
+        """The rows of a slice, with this number as their slice."""
+        table = self._slices.table(start)
+        rows, _ = table.scan(vnodes, BEGIN, int(table.counts[vnodes].sum()), 1 << 62)
+        offsets, data = NO_INTS, NO_BYTES
+        if self._by_bytes:
+            offsets, data = heap_keys(table.heap, np.ascontiguousarray(rows[:, KEY]))
+        hashes = np.ascontiguousarray(rows[:, grouping.HASH]).view(np.uint64)
+        ints, n = np.ascontiguousarray(rows[:, KEY]), np.ascontiguousarray(rows[:, COUNT])
+        slices = np.full(n.size, slice_start, np.int64)
+        return columns.PartialArrays(slices, hashes, ints, offsets, data, n, np.ascontiguousarray(rows[:, CELLS:]))
 
     def _window_rows(self, pane_starts: list[int], vnodes: Ints) -> tuple[Ints, grouping.Bytes]:
+        if len(pane_starts) == 1:
+            table = self._slices.table(pane_starts[0])
+            rows, _ = table.scan(vnodes, BEGIN, int(table.counts[vnodes].sum()), 1 << 62)
+            return rows, table.heap
         groups = Groups(self._codes, self._by_bytes)
-        for s in pane_starts:
-            table = self._slices.table(s)
-            most = int(table.counts[vnodes].sum())
-            if not most:
-                continue
-            rows, _ = table.scan(vnodes, BEGIN, most, 1 << 62)
-            if len(pane_starts) == 1:
-                return rows, table.heap
-            offsets, data = NO_INTS, NO_BYTES
-            if self._by_bytes:
-                offsets, data = heap_keys(table.heap, np.ascontiguousarray(rows[:, KEY]))
-            hashes = np.ascontiguousarray(rows[:, grouping.HASH]).view(np.uint64)
-            keys, n = np.ascontiguousarray(rows[:, KEY]), np.ascontiguousarray(rows[:, COUNT])
-            same_slice = np.zeros(n.size, np.int64)
-            groups.add(same_slice, hashes, keys, offsets, data, n, np.ascontiguousarray(rows[:, CELLS:]))
+        for p in (self._pane(s, vnodes, 0) for s in pane_starts):
+            groups.add(p.slices, p.hashes, p.keys, p.offsets, p.data, p.n, p.cells)
         return groups.rows(), groups.heap
 
-    def _results(self, rows: Ints, heap: grouping.Bytes, start: int) -> pa.RecordBatch:
+    def _results(self, rows: Ints, heap: grouping.Bytes, starts: Ints) -> pa.RecordBatch:
         hashes = np.ascontiguousarray(rows[:, grouping.HASH]).view(np.uint64)
         out = keys.fired(self.descriptor, hashes, rows[:, KEY], heap)
-        bounds = (start, start + self.descriptor.window.size_ms) if self.descriptor.windowed else ()
-        out += [pa.array(np.full(rows.shape[0], bound)) for bound in bounds]
+        bounds = (starts, starts + self.descriptor.window.size_ms) if self.descriptor.windowed else ()
+        out += [pa.array(np.ascontiguousarray(bound)) for bound in bounds]
         cells = columns.cell_arrays(self.descriptor, rows[:, CELLS:])
         records = pa.array(np.ascontiguousarray(rows[:, COUNT]))
         for place in aggregates.places(self.descriptor):
             try:
                 out.append(place.results(cells[place.state], records, rows[:, -1]))
             except values.Beyond as beyond:
-                window = f" in the window from {start}" if self.descriptor.windowed else ""
+                window = f" in the window from {starts[beyond.row]}" if self.descriptor.windowed else ""
                 a, key = place.aggregate, keys.text_of(out[: len(self.descriptor.key)], beyond.row)
                 what = f"operator {self.descriptor.name}, {a.name}={a.function}({a.column!r}): the sum of a key{window}"
                 raise DataRefused(f"{OVERFLOW}{what} is {beyond}: key {key}; {values.way_on(a)}") from beyond
@@ -226,13 +272,15 @@ class AggregateState:
     def fired_count(self, times: EpochTimes, vnodes: Ints) -> int:
         """Upper bound of the rows of `fired`, exact for tumbling windows; of many slices an estimate, never 0."""
         slices = np.array(self._slices.starts, np.int64)
-        windows = panes.windows_between(self.descriptor.window, slices, times.low, times.high)
-        fires = np.unique(np.concatenate([members for _, members in windows] or [NO_INTS]))
+        _, froms, tos = panes.windows_between(self.descriptor.window, slices, times.low, times.high)
+        begun, ended = (np.bincount(positions, minlength=slices.size + 1) for positions in (froms, tos))
+        fires = np.flatnonzero(np.cumsum(begun - ended))
         sample = fires[:: max(1, -(-fires.size // COUNT_SLICES_MAX))]
         rows = np.zeros(slices.size, np.int64)
         for position in sample.tolist():
             rows[position] = self._slices.table(int(slices[position])).counts[vnodes].sum()
-        counted = sum(int(rows[members].sum()) for _, members in windows)
+        before = np.append(0, np.cumsum(rows))
+        counted = int((before[tos] - before[froms]).sum())
         return counted if sample.size == fires.size else max(1, counted * fires.size // sample.size)
 
     def snapshot(self, vnodes: Ints, chunk_bytes: int = limits.CHUNK_BYTES) -> Iterator[pa.RecordBatch]:

@@ -116,7 +116,8 @@ class Join:
     def _starts(self, low: int, high: int, vnodes: Ints) -> list[int]:
         require_not_expired(self._descriptor.name, low, self._expired())
         slices = np.unique(np.concatenate([s.slices for s, _ in self._held(vnodes)] or [NO_INTS]))
-        return [start for start, _ in panes.windows_between(self._descriptor.window, slices, low, high)]
+        starts: list[int] = panes.windows_between(self._descriptor.window, slices, low, high).starts.tolist()
+        return starts
 
     def _weights(self, start: int, vnodes: Ints) -> Ints:
         """Bytes of the segments that have rows of the window, by virtual node."""

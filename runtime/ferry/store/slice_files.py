@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ferry.contract.errors import Bug
-from ferry.kernels.grouping import NO_BYTES, Bytes, Floats
+from ferry.kernels.grouping import NO_BYTES, Bytes
 from ferry.kernels.salting import new_seed
 from ferry.store import mapped
 from ferry.store.hole_punching import Range
@@ -109,7 +109,6 @@ class SliceFiles:
         mapped.read_singly(mapping, self.used_bytes)
         rows = (words.size - self.header_bytes // 8) // self.width
         self.slots = words[self.header_bytes // 8 :][: rows * self.width].reshape(rows, self.width)
-        self.fslots: Floats = self.slots.view(np.float64)
 
     def _map_heap(self, size: int) -> None:
         if size > self._heap_mapped.size:

@@ -335,7 +335,7 @@ class SliceTable:
 
     def merge_stored(self, rows: Ints, order: Ints, found: Ints, codes: Ints) -> None:
         """Add the stored rows `found` (positions in `slots`) to the groups `rows[order]` in place (kernels.grouping)."""
-        folding.merge_found(rows, rows.view(np.float64), order, found, self.files.slots, self.files.fslots, codes)
+        folding.merge_found(rows, order, found, self.files.slots, codes)
 
     def find(self, rows: Ints, order: Ints, offsets: Ints, data: Bytes) -> Ints:
         """Positions in `slots` of the keys of `rows[order]`, whose words 1 and 2 are hash and key; -1: absent."""

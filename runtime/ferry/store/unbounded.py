@@ -243,7 +243,7 @@ class UnboundedAggregateState(AggregateState):
         bytes_each = 1 + int(self._slices.bytes.sum()) // max(1, int(self._slices.entries.sum()))
         step = max(1, min(max_rows, FIRED_BYTES_MAX // bytes_each))
         begins = range(0, max(1, rows.shape[0]), step)
-        return [self._results(rows[a : a + step], heap, SLICE_START) for a in begins]
+        return [self._results(rows[a : a + step], heap, NO_INTS) for a in begins]
 
     def will_fire(self, delta: pa.RecordBatch, times: EpochTimes, vnodes: Ints) -> int:
         """Approximate number of rows that `fired` will yield once this delta of these virtual nodes is applied."""

@@ -19,10 +19,9 @@ WINDOWS = st.sampled_from([Window(10, 10), Window(30, 10), Window(60, 1), Window
 def test_windows_between_is_brute_force(window: Window, panes_: set, low: int, length: int, far: bool) -> None:
     slices = [p * window.pane_ms for p in panes_] + ([10**12 // window.pane_ms * window.pane_ms] if far else [])
     low, high = (-(2**62), 2**62) if far else (low, low + length)
-    found = {
-        start: sorted(slices[i] for i in members.tolist())
-        for start, members in panes.windows_between(window, np.array(slices, np.int64), low, high)
-    }
+    slices.sort()
+    windows = panes.windows_between(window, np.array(slices, np.int64), low, high)
+    found = {start: slices[a:b] for start, a, b in zip(*(array.tolist() for array in windows), strict=True)}
     expected: dict = {}
     for s in slices:
         for start in range(s - window.size_ms, s + 1):

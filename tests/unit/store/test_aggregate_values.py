@@ -155,7 +155,7 @@ def test_a_mean_of_integers_is_that_of_the_exact_sum(carry_bits: int, data: st.D
         i = data.draw(st.integers(0, len(rows) - 2))
         one = np.array([0])
         into = np.ascontiguousarray(rows[i : i + 1])
-        merge_found(into, into.view(np.float64), one, one, rows[i + 1 :], rows[i + 1 :].view(np.float64), codes)
+        merge_found(into, one, one, rows[i + 1 :], codes)
         rows = np.concatenate([rows[:i], into, rows[i + 2 :]])
     cells = columns.cell_arrays(descriptor, rows[:, grouping.CELLS :])
     (found,) = place.results(cells[place.state], pa.array([len(some)]), rows[:, -1]).to_pylist()
