@@ -1,8 +1,8 @@
 """`make bench-throughput`: records per second of ten queries, Ferry and vanilla Spark, and the cost of replication.
 
 All systems read the same Parquet files with the same cores; their outputs are compared before any number is shown.
-`--systems` adds Ferry with repartitioned records in place of partial aggregates (`uppar`), and a program with one thread
-(`single`); `--skew` draws keys from Zipf distributions.
+`--systems` adds Ferry with repartitioned records in place of partial aggregates (`uppar`), a program with one thread
+(`single`), and Ferry of another checkout (`earlier`, `--checkout`); `--skew` draws keys from Zipf distributions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.parts.throughput.inputs import CASES
 from bench.parts.throughput.report import NAMES, STAGES, Asked, Report, inputs_of
 from bench.parts.throughput.single_job import SingleJob
 from bench.shared.ferry_job import RESULTS, ROOT, FerryJob, RunFailed, job_document, work_directory
-from bench.shared.processes import Watch
+from bench.shared.processes import KINDS, Watch
 from bench.shared.results import Results
 from bench.shared.spark_job import SparkJob
 
@@ -34,25 +34,26 @@ Slash: two windows in the input; q7: twenty), with the columns that the query re
 each, run one after the other in turns (Ferry, Spark, Ferry, Spark, ...) with fresh processes. Spark: local mode, no \
 chmod processes for checkpoint files, RocksDB state store with changelog checkpointing and without row counting, \
 {cores} shuffle partitions, trigger 'as soon as possible', with maxFilesPerTrigger for the same batch and for a \
-{larger}x larger one, append mode to Parquet. Ferry: jobs of ferry_workloads, 64 virtual nodes on 2 workers, no \
-replicas (Spark's state has none in memory), {mode} epochs, Parquet sink; in the cases 'replicas' 3 workers. For \
-queries with two streams (q3, nb11) a batch is one file of each stream, else a batch is several files. q11: \
-session_window; cm: groupBy(window, job).agg; q3: inner join of streams without a watermark; q7: the windowed maximum \
-joined with the bids, two stateful operators in append mode, and both systems first drop bids that another bid of the \
-same window and Arrow batch exceeds (Spark in mapInArrow); nb11: Spark cannot join sessions, so Ferry runs alone, \
-without comparison of results and without ratio. ro and hash_count: groupBy(key).count() in update mode to the noop \
-sink, and the last count of every key from Spark's state store after the end; Ferry writes the counts when the input \
-has ended; neither is in the measured time. ro: 10,000,000 keys, uniform; hash_count: a sixth of the input loads each \
-key once. records/s: input records between the end of the batch that passes a third of the input (warm-up) and the end \
-of the last full one, divided by that time. Results of all systems are compared as multisets with the results of the \
-first, over the windows that both closed; a difference ends the run. CPU: user and system seconds of all processes of \
-the run in that time. UpPar (queries that are one aggregate by key): the same pipeline, job and epochs in Ferry, but \
-the aggregates are made by a process: tasks send it the records, key and needed columns, by virtual node, and the \
-leader of the key sorts and aggregates them, in arrays, into state by key; so its leaders also work differently from \
-Ferry's, whose kernels merge partial aggregates into hash tables. One thread (the same queries): one process on one \
-core, pyarrow without threads, compiled loops over one hash table per pane, no replicas and no durable state; after \
-each batch it emits the windows that the watermark has passed. Skew: keys by Zipf over the domain of the query, \
-exponents {skew}."""
+{larger}x larger one, append mode to Parquet. Ferry: jobs of ferry_workloads, 64 virtual nodes on 2 workers, \
+{replicas} replicas (Spark's state has none in memory), {mode} epochs, Parquet sink; in the cases 'replicas' 3 \
+workers. For queries with two streams (q3, nb11) a batch is one file of each stream, else a batch is several files. \
+q11: session_window; cm: groupBy(window, job).agg; q3: inner join of streams without a watermark; q7: the windowed \
+maximum joined with the bids, two stateful operators in append mode, and both systems first drop bids that another \
+bid of the same window and Arrow batch exceeds (Spark in mapInArrow); nb11: Spark cannot join sessions, so Ferry runs \
+alone, without comparison of results and without ratio. ro and hash_count: groupBy(key).count() in update mode to the \
+noop sink, and the last count of every key from Spark's state store after the end; Ferry writes the counts when the \
+input has ended; neither is in the measured time. ro: 10,000,000 keys, uniform; hash_count: a sixth of the input \
+loads each key once. records/s: input records between the end of the batch that passes a third of the input (warm-up) \
+and the end of the last full one, divided by that time. Results of all systems are compared as multisets with the \
+results of the first, over the windows that both closed; a difference ends the run. CPU: user and system seconds of \
+all processes of the run in that time, in all and by process; "cpu ratio": of two runs that followed each other. \
+Earlier: Ferry of another checkout in the same environment; its kernels are compiled in its first run. UpPar (queries \
+that are one aggregate by key): the same pipeline, job and epochs in Ferry, but the aggregates are made by a process: \
+tasks send it the records, key and needed columns, by virtual node, and the leader of the key sorts and aggregates \
+them, in arrays, into state by key; so its leaders also work differently from Ferry's, whose kernels merge partial \
+aggregates into hash tables. One thread (the same queries): one process on one core, pyarrow without threads, \
+compiled loops over one hash table per pane, no replicas and no durable state; after each batch it emits the windows \
+that the watermark has passed. Skew: keys by Zipf over the domain of the query, exponents {skew}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Throughput:
         self.a, self.work, self.console = arguments, work, console
         a = arguments
         skew = " ".join(f"{one:g}" for one in a.skew) or "none"
-        method = METHOD.format(rate=a.rate, cores=a.cores, larger=a.larger, mode=a.mode, skew=skew)
+        method = METHOD.format(rate=a.rate, cores=a.cores, larger=a.larger, mode=a.mode, replicas=a.replicas, skew=skew)
         self.results = Results("throughput", method)
         self.results.add("-", "about", "cores", a.cores, "cores")
 
@@ -150,7 +151,8 @@ class Throughput:
         """The systems that have a query."""
         alone = [("uppar", self._uppar_files), ("single", self._single_files)] if query in inputs.AGGREGATES else []
         spark = [("spark", self._spark_files)] if CASES[query].peer else []
-        return [("ferry", self._ferry_files), *spark, *alone]
+        earlier = [("earlier", self._earlier_files)] if self.a.checkout else []
+        return [("ferry", self._ferry_files), *earlier, *spark, *alone]
 
     def _input(self, one: Asked, files: int) -> Batch:
         """Batches of this number of files, or of as many arrivals in one file of each stream; writes missing files."""
@@ -166,7 +168,9 @@ class Throughput:
             self.console.print(f"{one.case}: {records:,} records in {number} files of each stream")
         return batch
 
-    def _ferry_files(self, one: Asked, batch: Batch, repeat: int, system: str = "Ferry", **more: Any) -> Path:
+    def _ferry_files(
+        self, one: Asked, batch: Batch, repeat: int, system: str = "Ferry", root: Path = ROOT, **more: Any
+    ) -> Path:
         a, query, work = self.a, one.query, self.work / system.lower()
         args = {
             "directory": str(batch.folder),
@@ -176,15 +180,18 @@ class Throughput:
             **more,
         }
         pipeline = {
-            "file": str(ROOT / "bench" / "parts" / "throughput" / "queries.py"),
+            "file": str(root / "bench" / "parts" / "throughput" / "queries.py"),
             "args": args,
         }
         job = job_document(
-            query.replace("_", "-"), pipeline, workers=2, cores=a.cores, state={"virtualNodes": 64, "replicas": 0},
+            query.replace("_", "-"), pipeline, workers=2, cores=a.cores, state={"virtualNodes": 64, "replicas": a.replicas},
             epoch={"maxRows": batch.max_rows, "mode": a.mode},
         )  # fmt: skip
-        self._measure(job, work, one.case, None, repeat, system, **one.parameters, batch=batch.arrivals)
+        self._measure(job, work, one.case, None, repeat, system, root, **one.parameters, batch=batch.arrivals)
         return work / "out"
+
+    def _earlier_files(self, one: Asked, batch: Batch, repeat: int) -> Path:
+        return self._ferry_files(one, batch, repeat, NAMES["earlier"], self.a.checkout.resolve())
 
     def _uppar_files(self, one: Asked, batch: Batch, repeat: int) -> Path:
         return self._ferry_files(one, batch, repeat, "UpPar", repartitioned=True)
@@ -268,10 +275,11 @@ class Throughput:
         events: int | None,
         repeat: int,
         system: str,
+        root: Path = ROOT,
         **parameters: Any,
     ) -> None:
         text = ", ".join(f"{k} {v:,}" if isinstance(v, int) else f"{v}" for k, v in parameters.items())
-        with FerryJob(job, work, events=events) as run, Watch(run.process.pid) as watch:
+        with FerryJob(job, work, events=events, root=root) as run, Watch(run.process.pid) as watch:
             with self.console.status(f"{system}: {case}: {text}, repeat {repeat}"):
                 run.finish(900)
         epochs = run.epochs()
@@ -286,19 +294,9 @@ class Throughput:
         add = self.results.add
         add(system, case, "throughput", rate.records_per_second, "records/s", **parameters, repeat=repeat)
         add(system, case, "batch", rate.batch_seconds, "s", **parameters, repeat=repeat)
-        cpu = watch.cpu_between(rate.begin, rate.end)
-        add(system, case, "cpu", cpu / rate.records * 1e6, "s per million records", **parameters, repeat=repeat)
-        if system in ("Ferry", "UpPar"):
-            cpu = watch.cpu_between(rate.begin, rate.end, sidecars=True)
-            add(
-                system,
-                case,
-                "sidecar cpu",
-                cpu / rate.records * 1e6,
-                "s per million records",
-                **parameters,
-                repeat=repeat,
-            )
+        for metric, kinds in (("cpu", KINDS), *((f"{kind} cpu", (kind,)) for kind in KINDS)):
+            cpu = watch.cpu_between(rate.begin, rate.end, *kinds) / rate.records * 1e6
+            add(system, case, metric, cpu, "s per million records", **parameters, repeat=repeat)
         self.console.print(
             f"  {system:11}{case:16} {rate.records_per_second:12,.0f} records/s, {rate.batch_seconds:.3f} s a batch"
         )
@@ -323,6 +321,8 @@ def main() -> int:
     p.add_argument("--cores", type=int, default=2)
     p.add_argument("--repeats", type=int, default=3)
     p.add_argument("--seed", type=int, default=7)
+    p.add_argument("--replicas", type=int, default=0, help="of Ferry's state, beside others")
+    p.add_argument("--checkout", type=Path, help="directory of another version of Ferry, for the system `earlier`")
     p.add_argument("--queries", nargs="+", default=[*CASES], choices=[*CASES])
     p.add_argument("--systems", nargs="+", default=["ferry", "spark"], choices=[*NAMES])
     p.add_argument(
@@ -339,6 +339,8 @@ def main() -> int:
     a = p.parse_args()
     if a.quick:
         a.events, a.batch, a.file_rows, a.repeats, a.rate = 1_000_000, 100_000, 50_000, 1, 10_000.0
+    if ("earlier" in a.systems) != bool(a.checkout):
+        p.error("--systems earlier and --checkout DIRECTORY belong together")
     if a.skew and (other := [query for query in a.queries if query not in inputs.SKEWED]):
         p.error(f"--skew: the keys of {other[0]} have a fixed distribution; use --queries {' '.join(inputs.SKEWED)}")
     console = Console(highlight=False)
@@ -353,6 +355,7 @@ def main() -> int:
         return 1
     report = Report(bench.results, a, console)
     report.ratios()
+    report.cpu_ratios()
     bench.results.write(a.json)
     report.tables()
     report.picture(a.json.with_suffix(".png"))

@@ -36,10 +36,10 @@ class RunFailed(Exception):
     """A job of a benchmark did not do what it had to; the message holds the end of its log."""
 
 
-def environment() -> dict[str, str]:
-    """What every process of a benchmark gets: the packages, Java, Redis."""
+def environment(root: Path = ROOT) -> dict[str, str]:
+    """The variables of every process of a benchmark: the packages of a checkout, Java, Redis."""
     read_ferry_env()
-    paths = [*(str(ROOT / root) for root in ("runtime", "operator", "bench/workloads")), str(ROOT)]
+    paths = [*(str(root / folder) for folder in ("runtime", "operator", "bench/workloads")), str(root)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
 
 
@@ -62,8 +62,11 @@ class FerryJob:
         at: Sequence[str] = (),
         sets: Sequence[str] = (),
         command: Sequence[str] = FERRY,
+        root: Path = ROOT,
     ) -> None:
-        """`work` is emptied; it gets the state (`run`), the output (`out`), and the log. `command` is that of `ferry`."""
+        """`work` is emptied; it gets the state (`run`), the output (`out`), and the log. `command` is that of `ferry`,
+        `root` the checkout whose packages run."""
+        self._root = root
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
         self.work, self.directory, self.output, self.home = work, work / "run", work / "out", work / "home"
@@ -84,8 +87,8 @@ class FerryJob:
     def __enter__(self) -> FerryJob:
         with open(self.work / "log", "wb") as log:
             self._process = subprocess.Popen(
-                self.command, cwd=ROOT, env={**environment(), "FERRY_HOME": str(self.home)}, stdout=log, stderr=log,
-                stdin=subprocess.DEVNULL, start_new_session=True,
+                self.command, cwd=self._root, env={**environment(self._root), "FERRY_HOME": str(self.home)},
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         return self
 

@@ -14,15 +14,21 @@ import psutil
 
 from bench.shared.proc import anonymous_bytes
 
+SIDECARS, TASKS, DRIVER, JVM, OTHERS = "sidecars", "tasks", "driver", "JVM", "others"
+KINDS = (SIDECARS, TASKS, DRIVER, JVM, OTHERS)
+"""Kinds of processes. Tasks: Python workers of Spark; others: the supervisor, Redis, or a program that is not Ferry."""
+
+_WORDS = {"ferry.sidecar": SIDECARS, "daemon": TASKS, "ferry.driver": DRIVER, "java": JVM}
+"""Words of a command line, in this order of search."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One look."""
 
     t: float
-    cpu_seconds: float
-    """of all processes of the tree so far, also of those that have ended"""
-    sidecar_cpu_seconds: float
+    cpu_seconds: dict[str, float]
+    """by kind, of all processes of the tree so far, also of ended ones"""
     anonymous_bytes: int
     """of the sidecars: memory that no file backs. Pages of mapped state files belong to the page cache, not to this"""
     sidecars: int
@@ -30,7 +36,7 @@ class Sample:
 
 @dataclass(slots=True)
 class _Seen:
-    sidecar: bool
+    kind: str
     cpu: float = 0.0
 
 
@@ -69,26 +75,32 @@ class Watch:
             try:
                 key = process.pid, process.create_time()
                 if key not in self._seen:
-                    self._seen[key] = _Seen("ferry.sidecar" in " ".join(process.cmdline()))
+                    self._seen[key] = _Seen(kind_of(" ".join(process.cmdline())))
                 seen, times = self._seen[key], process.cpu_times()
                 seen.cpu = times.user + times.system
-                if seen.sidecar:
+                if seen.kind == SIDECARS:
                     anonymous += anonymous_bytes(process.pid)
                     sidecars += 1
             except psutil.Error:
                 continue
-        cpu = sum(s.cpu for s in self._seen.values())
-        return Sample(time.time(), cpu, sum(s.cpu for s in self._seen.values() if s.sidecar), anonymous, sidecars)
+        cpu = {kind: sum(s.cpu for s in self._seen.values() if s.kind == kind) for kind in KINDS}
+        return Sample(time.time(), cpu, anonymous, sidecars)
 
     # ---- what was seen
-    def cpu_between(self, begin: float, end: float, sidecars: bool = False) -> float:
-        """Processor seconds between two times (seconds since 1970), from the samples next to them."""
-        values = [(s.t, s.sidecar_cpu_seconds if sidecars else s.cpu_seconds) for s in self.samples]
+    def cpu_between(self, begin: float, end: float, *kinds: str) -> float:
+        """Processor seconds of these kinds, or of all, between two times (seconds since 1970), from the samples next to
+        them."""
+        values = [(s.t, sum(s.cpu_seconds[kind] for kind in kinds or KINDS)) for s in self.samples]
         return _at(values, end) - _at(values, begin)
 
     def anonymous(self, begin: float, end: float) -> list[int]:
         """Anonymous memory of the sidecars at each look between two times."""
         return [s.anonymous_bytes for s in self.samples if begin <= s.t <= end]
+
+
+def kind_of(command: str) -> str:
+    """The kind of a process with this command line."""
+    return next((kind for word, kind in _WORDS.items() if word in command), OTHERS)
 
 
 def _at(values: list[tuple[float, float]], t: float) -> float:

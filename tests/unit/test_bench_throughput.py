@@ -228,8 +228,8 @@ def test_a_difference_between_results_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_systems_take_turns_at_what_they_can_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    a = arguments("ferry", "spark", "uppar", "single")
-    a.larger, a.repeats, a.skew, a.rate, a.mode = 3, 2, [0.5], 1.0, ""
+    a = arguments("ferry", "earlier", "spark", "uppar", "single")
+    a.larger, a.repeats, a.skew, a.rate, a.mode, a.replicas, a.checkout = 3, 2, [0.5], 1.0, "", 1, tmp_path
     bench, done = throughput.Throughput(a, tmp_path, Console(file=io.StringIO())), list[tuple[Any, ...]]()
 
     def taken(one: Asked, files: int) -> throughput.Batch:
@@ -245,7 +245,8 @@ def test_systems_take_turns_at_what_they_can_do(tmp_path: Path, monkeypatch: pyt
         return run
 
     monkeypatch.setattr(bench, "_input", taken)
-    for system in ("ferry", "spark", "uppar", "single"):
+    systems = ["ferry", "earlier", "spark", "uppar", "single"]
+    for system in systems:
         monkeypatch.setattr(bench, f"_{system}_files", ran(system))
     monkeypatch.setattr(
         bench,
@@ -253,13 +254,13 @@ def test_systems_take_turns_at_what_they_can_do(tmp_path: Path, monkeypatch: pyt
         lambda one, ours, theirs, *rest: done.append((ours[0], theirs[0], theirs[1].parent.name, *rest)),
     )
     bench._beside(Asked("ysb", 0.5))
-    turn = ["ferry", "spark", "uppar", "single", "Ferry", "Ferry", "Ferry"]
-    assert [entry[0] for entry in done] == turn * 4 and {entry[1] for entry in done[:4]} == {0.5}
-    assert done[4:7] == [
-        ("Ferry", *two, 200, 0) for two in (("Spark", "spark"), ("UpPar", "uppar"), ("One thread", "single"))
-    ]
+    turn = [*systems, *["Ferry"] * 4]
+    assert [entry[0] for entry in done] == turn * 4 and {entry[1] for entry in done[:5]} == {0.5}
+    others = [("Earlier", "earlier"), ("Spark", "spark"), ("UpPar", "uppar"), ("One thread", "single")]
+    assert done[5:9] == [("Ferry", *two, 200, 0) for two in others]
     assert [entry[2:] for entry in done if entry[0] == "spark"] == [(200, 0), (600, 0), (200, 1), (600, 1)]
     assert list(tmp_path.iterdir()) == []
+    a.checkout = None
     for query, names in (("q11", ["ferry", "spark"]), ("nb11", ["ferry"])):
         assert [name for name, _ in bench._systems(query)] == names
 
@@ -273,12 +274,25 @@ def test_the_report_shows_each_system_and_each_exponent(tmp_path: Path) -> None:
         for system, rate in rates.items():
             rate *= 2 if one.skew == 2.0 and system == "Ferry" else 1
             results.add(system, one.case, "throughput", rate, "records/s", **one.parameters, batch=200, repeat=0)
+            for repeat, cpu in enumerate((1e6 / rate, 3e6 / rate if system == "Ferry" else 1e6 / rate)):
+                parameters = {**one.parameters, "batch": 200, "repeat": repeat}
+                results.add(system, one.case, "cpu", cpu, "s per million records", **parameters)
+                results.add(system, one.case, "tasks cpu", cpu / 2, "s per million records", **parameters)
+    a.repeats = 2
     report = Report(results, a, Console(file=out, width=200))
     report.ratios()
+    report.cpu_ratios()
     report.tables()
     report.picture(tmp_path / "picture.png")
     assert results.values(case="ro, zipf", metric="ratio to UpPar, same batch", skew=2.0) == [6.0]
     assert results.values(case="ro, zipf", metric="ratio to One thread, same batch", skew=0.2) == [0.5]
+    pairs = results.values(case="ro, zipf", metric="cpu ratio to UpPar", skew=0.2)
+    assert pairs == [pytest.approx(1 / 3), pytest.approx(1.0)]
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    assert any(line[:5] == ["ro,", "0.2", "200", "UpPar", "1,000"] and line[6] == "500" for line in lines)
+    assert any(
+        line[:4] == ["ro,", "0.2", "200", "UpPar"] and line[-4:] == ["0.6667", "0.3333", "1", "2"] for line in lines
+    )
     assert "over UpPar" in out.getvalue() and "ysb, 0.2" in out.getvalue()
     assert (tmp_path / "picture.png").stat().st_size > 10_000
     assert [panel.title.split(",")[0] for panel in report._of_skew()] == ["ro", "ysb"]

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from bench.parts.checkpoints.written import Taken
-from bench.shared.processes import Watch
+from bench.shared.processes import SIDECARS, Watch
 from bench.shared.results import Panel, Results, draw, show
 
 WITHOUT = "without"
@@ -64,7 +64,7 @@ class Report:
         inside = [e for e in epochs if begin <= e["end"] <= end]
         ends, rows = [e["end"] for e in inside], sum(e["rows"] for e in inside[1:])
         gaps = [b - a for a, b in pairwise(ends)]
-        cpus = [watch.cpu_between(begin, end, sidecars) / rows * 1e6 for sidecars in (False, True)]
+        cpus = [watch.cpu_between(begin, end, *kinds) / rows * 1e6 for kinds in ((), (SIDECARS,))]
         values = [rows / (ends[-1] - ends[0]), *np.percentile(gaps, (50, 99)), max(gaps), *cpus]
         for (metric, unit), value in zip(OF_A_RUN.items(), values, strict=True):
             self.results.add("Ferry", case, metric, float(value), unit, interval=interval, repeat=repeat)

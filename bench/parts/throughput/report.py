@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from bench.shared.processes import KINDS
 from bench.shared.results import Panel, Results, draw, show
 
 STAGES = ("spark", "ingest", "prepare", "commit", "emit", "sink")
 
 
-NAMES = {"ferry": "Ferry", "spark": "Spark", "uppar": "UpPar", "single": "One thread"}
+NAMES = {"ferry": "Ferry", "earlier": "Earlier", "spark": "Spark", "uppar": "UpPar", "single": "One thread"}
 """Systems, as they are asked for, and as records call them."""
 
 
@@ -68,8 +70,28 @@ class Report:
                 base = self._rate(one, "Ferry", self._batches()[0]) or 0.0
                 r.add("both", one.case, "ratio, Spark's best", base / best["Spark"], "x", **one.parameters)
 
-    def _rate(self, one: Asked, system: str, batch: int, metric: str = "throughput") -> float | None:
-        return self.r.median(system=system, case=one.case, metric=metric, batch=batch, **one.parameters)
+    def cpu_ratios(self) -> None:
+        """Add the ratio of processor time of each pair of runs of one repeat: Ferry's over that of each other system."""
+        for one in inputs_of(self.a):
+            for batch in self._batches():
+                for name in self._others():
+                    for repeat in range(self.a.repeats):
+                        ours, theirs = (self._rate(one, n, batch, "cpu", repeat=repeat) for n in ("Ferry", name))
+                        if ours and theirs:
+                            metric = f"cpu ratio to {name}"
+                            self.r.add(
+                                "Ferry",
+                                one.case,
+                                metric,
+                                ours / theirs,
+                                "x",
+                                **one.parameters,
+                                batch=batch,
+                                repeat=repeat,
+                            )
+
+    def _rate(self, one: Asked, system: str, batch: int, metric: str = "throughput", **more: Any) -> float | None:
+        return self.r.median(system=system, case=one.case, metric=metric, batch=batch, **one.parameters, **more)
 
     def _others(self) -> list[str]:
         """Those that Ferry is beside."""
@@ -81,7 +103,7 @@ class Report:
 
     def tables(self) -> None:
         """Print medians."""
-        a, rates, cpus = self.a, [], []
+        a, rates, cpus, pairs = self.a, [], [], []
         for one in inputs_of(a):
             for batch in self._batches():
                 found = {name: self._rate(one, name, batch) for name in self.systems}
@@ -89,10 +111,19 @@ class Report:
                 ratios = [ours / theirs if ours and (theirs := found[name]) else None for name in self._others()]
                 named = [one.query if one.skew is None else f"{one.query}, {one.skew:g}", f"{batch:,}"]
                 rates.append([*named, *(f"{rate:,.0f}" if rate else None for rate in found.values()), *ratios])
-                cpus.append([*named, *(self._rate(one, name, batch, "cpu") for name in self.systems)])
+                for name in self.systems:
+                    values = [self._rate(one, name, batch, metric) for metric in ("cpu", *(f"{k} cpu" for k in KINDS))]
+                    cpus.append([*named, name, *(None if v is None else f"{1000 * v:,.0f}" for v in values)])
+                for name in self._others():
+                    chosen = {"case": one.case, "metric": f"cpu ratio to {name}", "batch": batch, **one.parameters}
+                    if each := sorted(self.r.values(**chosen)):
+                        pairs.append([*named, name, statistics.median(each), each[0], each[-1], len(each)])
         heads, over = ["query", "batch", *self.systems], [f"over {name}" for name in self._others()]
         show(self.console, "Records/s from the same files, and Ferry's over those of others", [*heads, *over], rates)
-        show(self.console, "CPU seconds per million records", heads, cpus)
+        kinds = ["query", "batch", "system", "all", *KINDS]
+        show(self.console, "Processor nanoseconds a record, of all processes and by process", kinds, cpus)
+        spread = ["query", "batch", "beside", "median", "least", "greatest", "pairs"]
+        show(self.console, "Ferry's processor time over that of a run in the same minutes", spread, pairs)
         self._table("own generator", "query", a.queries)
         self._table("replicas", "replicas", (0, 1, 2))
         if "stages" in a.cases:
@@ -112,7 +143,7 @@ class Report:
         for value in values:
             found = [
                 self.r.median(case=case, metric=m, **{parameter: value})
-                for m in ("throughput", "cpu", "sidecar cpu", "batch")
+                for m in ("throughput", "cpu", "sidecars cpu", "batch")
             ]
             if found[0] is not None:
                 rows.append([str(value), f"{found[0]:,.0f}", *found[1:]])
