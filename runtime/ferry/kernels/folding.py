@@ -278,33 +278,15 @@ def _fold(codes: tuple[int, ...] | None) -> Fold:
 def _compiled(k: int, flags: int, c0: int, c1: int, c2: int, c3: int, c4: int, c5: int, c6: int, c7: int) -> Fold:
     # Numba keeps the loop of each set of constants in its cache on disk. k = -1: any codes.
     @njit(cache=True, nogil=True)
-    def fold(  # type: ignore[no-untyped-def]
-        index,
-        rows,
-        frows,
-        heap,
-        row_salts,
-        codes,
-        by_bytes,
-        slices,
-        hashes,
-        keys,
-        offsets,
-        data,
-        salts,
-        n,
-        cells,
-        fcells,
-        seed,
-        start,
-        groups,
-        heap_end,
-    ):
+    def fold(table, batch, codes, by_bytes, seed, start, groups, heap_end):  # type: ignore[no-untyped-def]
         """Merge rows start.. into the table: (next row, groups, heap_end, DONE | ROWS_FULL | HEAP_FULL).
 
-        `index` int32[2**m] holds group + 1; at most half of it is used. An empty `n` means one record per row. `salts`
-        of rows and `row_salts` of groups: if keys are bytes.
+        `table`: index int32[2**m] of group + 1, at most half of which is used, rows, heap, salts of groups. `batch`: slices,
+        hashes, keys, offsets, data, salts, n, cells; an empty n means one record per row. Salts: if keys are bytes.
         """
+        index, rows, heap, row_salts = table
+        slices, hashes, keys, offsets, data, salts, n, cells = batch
+        frows, fcells = rows.view(np.float64), cells.view(np.float64)
         mask = index.size - 1
         one_each = n.size == 0
         width = rows.shape[1]

@@ -43,28 +43,11 @@ class Groups:
         """Merge rows from `start` on; returns the row at which a bound was reached, or the number of rows when all are
         merged."""
         salts = key_salts(offsets, data, np.arange(hashes.size), SEED) if self.by_bytes else NO_INTS
+        batch = slices, hashes, keys, offsets, data, salts, n, cells
         while True:
+            table = self._index, self._rows, self.heap, self._salts
             start, self.count, self.heap_end, why = self._fold(
-                self._index,
-                self._rows,
-                self._rows.view(np.float64),
-                self.heap,
-                self._salts,
-                self.codes,
-                self.by_bytes,
-                slices,
-                hashes,
-                keys,
-                offsets,
-                data,
-                salts,
-                n,
-                cells,
-                cells.view(np.float64),
-                SEED,
-                start,
-                self.count,
-                self.heap_end,
+                table, batch, self.codes, self.by_bytes, SEED, start, self.count, self.heap_end
             )
             if why == DONE:
                 return hashes.size

@@ -79,9 +79,8 @@ def measure() -> dict[str, float]:
 
     def fold() -> None:
         nonlocal groups
-        columns = zeros, hashes, keys, none, NO_BYTES, none, none, cells, cells.view(np.float64)
-        head = index, rows, rows.view(np.float64), heap, none, CODES, False
-        _, groups, _, _ = folding.fold_for(CODES)(*head, *columns, SEED, 0, groups, 0)
+        batch = zeros, hashes, keys, none, NO_BYTES, none, none, cells
+        _, groups, _, _ = folding.fold_for(CODES)((index, rows, heap, none), batch, CODES, False, SEED, 0, groups, 0)
 
     out["fold a new group, rows"] = visits(rows, fold, KEYS)
     out["fold a record, rows"] = visits(rows, fold, KEYS)
