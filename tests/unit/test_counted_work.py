@@ -23,7 +23,8 @@ from bench.parts.scale.driver import Driver
 from bench.parts.scale.instance import NAME, Member
 from ferry.contract import limits
 from ferry.contract import messages as m
-from ferry.contract.names import InstanceId
+from ferry.contract.names import Attempt, Fragment, InstanceId, Step
+from ferry.contract.routing import Version
 from ferry.contract.status import Status
 from ferry.coordinator.driver_metrics import DriverMetrics
 from ferry.coordinator.loop import initial_table
@@ -32,7 +33,7 @@ from ferry.coordinator.status import status_of
 from ferry.protocol import instance as i
 from ferry.protocol.io import Tick
 from tests.unit.protocol.table_top import Top
-from tests.unit.sidecar.leaders import OPERATORS, Cluster
+from tests.unit.sidecar.leaders import OPERATORS, Cluster, fragments, opened
 
 # ---- the driver
 DRIVER_CALLS, MEMBER_CALLS = 160, 80
@@ -166,6 +167,40 @@ def pairs(done: list[Any]) -> Iterator[tuple[InstanceId, Any]]:
 
 
 # ---- an instance
+SHARE_CALLS, PART_CALLS = 16, 4
+"""For each leader that a helper has rows for; for each helper that a leader hears."""
+
+
+@pytest.mark.parametrize(("workers", "vnodes"), [(10, 64), (100, 8192), (1000, 32768)])
+def test_data_is_cut_and_merged_with_few_calls_for_each_peer(workers: int, vnodes: int, tmp_path: Path) -> None:
+    """With 4,000 records. A helper gathers the rows of all leaders once, and a leader counts the records of all helpers once."""
+    sent = list[Any]()
+    data = opened(tmp_path, 0, vnodes)
+    data.attempt._send = lambda send, body: sent.append((send.to, body))
+    names = [InstanceId(f"{worker}.0") for worker in range(workers)]
+    led = [tuple(range(number, vnodes, workers)) for number in range(workers)]
+    step = Step(0, 0)
+    prepare: Any = SimpleNamespace(step=step, attempt=Attempt(1, 1), low=0, high=0, is_void=False)
+    fragment = Fragment(step, 1, 1, 0)
+    data.staging.add(fragment, fragments(OPERATORS[0], [(7 * k, 5, k) for k in range(4000)], 0))
+    contribute = i.Contribute(prepare, (fragment,), tuple(zip(names, led, strict=True)))
+    compute = i.Compute(prepare, tuple(names), (((names[0],), led[0]),))
+    for _ in range(2):  # the first time loads kernels
+        sent.clear()
+        calls = [calls_of(lambda: data.attempt.contribute(contribute))]
+        assert [to for to, _ in sent] == names
+        own = dict(sent)[names[0]]
+        for helper in names:
+            data.attempt.receive_partials(m.Partials(step, prepare.attempt, helper), own)
+        calls.append(calls_of(lambda: sent.append(data.attempt.compute(compute))))
+    assert calls[0] < 400 + SHARE_CALLS * workers and calls[1] < 800 + PART_CALLS * workers
+    (chain,) = sent[-1].chains
+    assert chain[:2] == ((names[0],), led[0])
+    delta = m.Delta(step, prepare.attempt, Version(1, 0), names[0], *chain)
+    rows = data.attempt.delta_batch(delta)
+    assert rows.column("n").to_pylist() == [workers] * rows.num_rows and rows.num_rows > 0
+
+
 def _epochs(path: Path) -> tuple[Counter[str], int]:
     """Of ten epochs, in a process of its own: files opened to be written, by directory, and objects in cycles."""
     opened: list[str] = []

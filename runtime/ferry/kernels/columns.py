@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -281,6 +282,29 @@ def take_vnodes(batch: pa.RecordBatch, offsets: Ints, vnodes: Ints | Sequence[in
         begin = int(offsets[wanted[0]])
         return batch.slice(begin, int(offsets[wanted[-1] + 1]) - begin)
     return batch.take(pa.array(range_indices(offsets, wanted)))
+
+
+class Shares(NamedTuple):
+    """Rows of a batch by owner, gathered once."""
+
+    rows: pa.RecordBatch
+    numbers: Ints
+    """of the rows, in the batch"""
+    bounds: list[int]
+
+    def of(self, owner: int) -> pa.RecordBatch:
+        """The rows of an owner."""
+        return self.rows.slice(self.bounds[owner], self.bounds[owner + 1] - self.bounds[owner])
+
+
+def shares_of(batch: pa.RecordBatch, offsets: Ints, owners: Sequence[Sequence[int]]) -> Shares:
+    """The rows of the virtual nodes of each owner, one owner after the other."""
+    vnodes = np.concatenate([NO_INTS, *(np.asarray(owned, np.int64) for owned in owners)])
+    numbers = range_indices(offsets, vnodes)
+    ends = np.append(0, np.cumsum(np.diff(offsets)[vnodes]))
+    bounds = ends[np.cumsum([0, *map(len, owners)])].tolist()
+    in_order = np.array_equal(numbers, np.arange(numbers.size))
+    return Shares(batch.slice(0, numbers.size) if in_order else batch.take(pa.array(numbers)), numbers, bounds)
 
 
 def slice_groups(slices: Ints, pane_ms: int) -> tuple[Ints, Ints, Ints]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,16 @@ from ferry.contract.descriptors import OperatorDescriptor
 from ferry.contract.epoch_times import EpochTimes
 from ferry.contract.errors import Refusal, UserCodeFailed
 from ferry.contract.names import Attempt, CommitId, InstanceId, Step
-from ferry.kernels.columns import empty, narrowed, range_indices, records_by_vnode, split_by_vnode, take_vnodes
+from ferry.kernels.columns import (
+    Shares,
+    empty,
+    narrowed,
+    range_indices,
+    records_by_vnode,
+    shares_of,
+    split_by_vnode,
+    take_vnodes,
+)
 from ferry.kernels.grouping import Ints
 from ferry.kernels.schemas import fragment_schema, state_schema
 from ferry.process.shapes import process_of
@@ -32,6 +42,36 @@ from ferry.store.process import ProcessState
 from ferry.store.state import State
 
 log = logging.getLogger("ferry.sidecar")
+
+PARTS_MAX, TOGETHER_BYTES = 8, 64 * 1024 * 1024
+"""Contributions of helpers are put together if there are more than PARTS_MAX, of so few bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedDelta:
+    """A delta that was computed here."""
+
+    batch: pa.RecordBatch
+    offsets: Ints
+    """of its virtual nodes"""
+    chains: dict[tuple[InstanceId, ...], int]
+    """the number of each chain among the shares"""
+    shares: Shares
+    hints: Ints | None
+    """of an aggregate: where each row of the batch is, see `AggregateState.hints`"""
+
+    def rows_of(self, delta: m.Delta) -> pa.RecordBatch:
+        """The rows of a chain, or of the virtual nodes of a learner."""
+        if delta.chain in self.chains:
+            return self.shares.of(self.chains[delta.chain])
+        return take_vnodes(self.batch, self.offsets, delta.vnodes)
+
+    def numbers_of(self, delta: m.Delta) -> Ints:
+        """The numbers of these rows in the batch."""
+        if delta.chain in self.chains:
+            bounds = self.shares.bounds[self.chains[delta.chain] :]
+            return self.shares.numbers[bounds[0] : bounds[1]]
+        return range_indices(self.offsets, np.array(delta.vnodes, np.int64))
 
 
 class AttemptData:
@@ -61,12 +101,9 @@ class AttemptData:
         self._descriptor = descriptor
         self._partials: dict[tuple[Step, Attempt], dict[InstanceId, Any]] = {}
         self._bodies: dict[m.Delta, Any] = {}
-        self._computed: dict[CommitId, tuple[pa.RecordBatch, np.ndarray]] = {}
-        """(delta, offsets of its virtual nodes)"""
-        self._hints: dict[CommitId, Ints] = {}
-        """of aggregates: where each row of the delta is, see `AggregateState.hints`"""
+        self._computed: dict[CommitId, ComputedDelta] = {}
         self._hints_of: dict[tuple[CommitId, str], Ints] = {}
-        """the same, by source in the log"""
+        """hints of logged deltas, by source in the log"""
         self.tally = LoadCounter(virtual_nodes)
 
     def receive_partials(self, partials: m.Partials, body: Any) -> None:
@@ -92,10 +129,10 @@ class AttemptData:
         merged = state.combine([batch for fragment in effect.fragments for batch in self._staging.take(fragment)])
         offsets = split_by_vnode(merged, self._virtual_nodes)
         part = m.Partials(prepare.step, prepare.attempt, self._me)
-        for leader, vnodes in effect.leaders:
+        shares = shares_of(merged, offsets, [vnodes for _, vnodes in effect.leaders])
+        for number, (leader, _) in enumerate(effect.leaders):
             self._signs.turns()
-            share = take_vnodes(merged, offsets, vnodes)
-            self._send(core.Send(leader, part), body_of(narrowed(share, schema)))
+            self._send(core.Send(leader, part), body_of(narrowed(shares.of(number), schema)))
 
     def compute(self, effect: core.Compute) -> core.Computed | core.ComputeFailed:
         """An error of the user's code, or a refusal, is no failure of this instance: nothing of the attempt is kept."""
@@ -118,7 +155,7 @@ class AttemptData:
         state, descriptor = self._running(prepare.step)
         schema = fragment_schema(descriptor)
         heard = self._partials.pop((prepare.step, prepare.attempt), {})
-        parts = [batch_of(heard[helper], schema) for helper in effect.helpers]
+        parts = together([batch_of(heard[helper], schema) for helper in effect.helpers])
         self._partials = {
             key: bodies for key, bodies in self._partials.items() if key > (prepare.step, prepare.attempt)
         }
@@ -131,16 +168,21 @@ class AttemptData:
             delta, late = state.delta(parts, times, np.array(led, dtype=np.int64))
         offsets = split_by_vnode(delta, self._virtual_nodes)
         self.tally.computed(offsets)
-        commit_id = CommitId(prepare.step, prepare.attempt)
-        self._computed = {commit_id: (delta, offsets)}
+        hints = state.hints if isinstance(state, AggregateState) and not prepare.is_void else None
+        computed = ComputedDelta(
+            delta,
+            offsets,
+            {chain: number for number, (chain, _) in enumerate(effect.chains)},
+            shares_of(delta, offsets, [vnodes for _, vnodes in effect.chains]),
+            hints,
+        )
+        self._computed = {CommitId(prepare.step, prepare.attempt): computed}
         self._hints_of.clear()
-        self._hints = {commit_id: state.hints} if isinstance(state, AggregateState) and not prepare.is_void else {}
         chains = []
         for i, (chain, vnodes) in enumerate(effect.chains):
             self._signs.turns()
             mine = np.array(vnodes, dtype=np.int64)
-            share = take_vnodes(delta, offsets, mine)
-            fired = 0 if prepare.is_void else state.will_fire(share, times, mine)
+            fired = 0 if prepare.is_void else state.will_fire(computed.shares.of(i), times, mine)
             chains.append((chain, vnodes, late if i == 0 else 0, fired))
         return core.Computed(prepare.step, prepare.attempt, tuple(chains))
 
@@ -148,17 +190,15 @@ class AttemptData:
         """The rows of a delta: computed here, or received."""
         schema = state_schema(self._descriptors[self._operator(delta.step)])
         if delta.leader == self._me:
-            computed = self._computed[CommitId(delta.step, delta.attempt)]
-            return narrowed(take_vnodes(*computed, delta.vnodes), schema)
+            return narrowed(self._computed[CommitId(delta.step, delta.attempt)].rows_of(delta), schema)
         return batch_of(self._bodies[delta], schema)
 
     def logged(self, source: str, delta: m.Delta) -> None:
         """A delta is in the log under this source."""
         commit_id = CommitId(delta.step, delta.attempt)
-        hints = self._hints.get(commit_id)
-        if hints is not None and delta.leader == self._me:
-            _, offsets = self._computed[commit_id]
-            self._hints_of[commit_id, source] = hints[range_indices(offsets, np.array(delta.vnodes, np.int64))]
+        computed = self._computed.get(commit_id)
+        if computed is not None and computed.hints is not None and delta.leader == self._me:
+            self._hints_of[commit_id, source] = computed.hints[computed.numbers_of(delta)]
 
     def hints(self, commit_id: CommitId, source: str) -> Ints | None:
         """Where the rows of a logged delta are; None: it was not computed here, or its state has no table."""
@@ -173,13 +213,19 @@ class AttemptData:
     def forget_commit(self, commit_id: CommitId) -> None:
         """A commit was applied: its delta is in the state."""
         self._computed.pop(commit_id, None)
-        self._hints.pop(commit_id, None)
         self._hints_of.clear()
 
     def forget(self, step: Step) -> None:
         """Forget everything up to a step."""
         self._partials = {key: bodies for key, bodies in self._partials.items() if key[0] > step}
         self._bodies = {delta: body for delta, body in self._bodies.items() if delta.step > step}
+
+
+def together(parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Many small batches as a single one: what a state does for a batch costs more than to copy some rows."""
+    if len(parts) <= PARTS_MAX or sum(part.get_total_buffer_size() for part in parts) > TOGETHER_BYTES:
+        return parts
+    return [pa.concat_batches(parts)]
 
 
 def body_of(batch: pa.RecordBatch | None) -> pa.Buffer | None:

@@ -64,6 +64,12 @@ def test_split_and_take(hashes: list, virtual_nodes: int, chosen: list) -> None:
     vnode = [h * virtual_nodes >> 64 for h in hashes]
     assert np.diff(offsets).tolist() == [vnode.count(v) for v in range(virtual_nodes)]
     vnodes = [c % virtual_nodes for c in chosen]
+    owners = [vnodes[:2], [], vnodes[2:]]
+    shares = columns.shares_of(batch, offsets, owners)
+    for number, owner in enumerate(owners):
+        alone = columns.take_vnodes(batch, offsets, np.array(owner, np.int64))
+        assert shares.of(number).equals(alone)
+        assert batch.take(pa.array(shares.numbers[slice(*shares.bounds[number : number + 2])])).equals(alone)
     taken = columns.take_vnodes(batch, offsets, np.array(vnodes, np.int64)).column("hash").to_pylist()
     assert taken == [h for v in vnodes for h in hashes if h * virtual_nodes >> 64 == v]
 

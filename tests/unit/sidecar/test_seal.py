@@ -21,9 +21,11 @@ from ferry.contract.errors import StateUnavailable
 from ferry.contract.names import CommitId, Fragment, Step
 from ferry.contract.programs import first_program
 from ferry.contract.routing import Version
+from ferry.kernels.columns import shares_of
 from ferry.process.shapes import shape_of
 from ferry.protocol import instance as core
 from ferry.sidecar import data
+from ferry.sidecar.attempt_data import ComputedDelta
 from ferry.sidecar.data import BeginsAnew, Data
 from ferry.spark.tasks.fragment import Fragmenter
 from ferry.store import seal
@@ -83,7 +85,9 @@ class Machine:
             change, _ = state.delta(parts, EpochTimes(0, 0, STEP.epoch, 10), np.arange(VNODES))
             state.apply(change, STEP.epoch, "x")
         one.receive(delta := m.Delta(STEP, ATTEMPT, Version(1, 1), ME, (ME,), ALL, 0, 0), None)
-        one.attempt._computed[COMMITTED] = (empty := one.states[0].combine([]), np.zeros(VNODES + 1, np.int64))
+        empty = one.states[0].combine([])
+        offsets = np.zeros(VNODES + 1, np.int64)
+        one.attempt._computed[COMMITTED] = ComputedDelta(empty, offsets, {}, shares_of(empty, offsets, []), None)
         assert not empty.num_rows
         one._log.append(COMMITTED, "x", {"delta": m.encode(delta)}, empty)
         one.perform(core.Save(SAVED))
