@@ -2,7 +2,8 @@
 
 All systems read the same Parquet files with the same cores; their outputs are compared before any number is shown.
 `--systems` adds Ferry with repartitioned records in place of partial aggregates (`uppar`), a program with one thread
-(`single`), and Ferry of another checkout (`earlier`, `--checkout`); `--skew` draws keys from Zipf distributions.
+(`single`), Ferry of another checkout (`earlier`, `--checkout`), Flink SQL (`flink`, `flink-rocksdb`), and Spark with its
+in-memory state store (`spark-memory`); `--skew` draws keys from Zipf distributions.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,40 +22,16 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from bench.parts.throughput import inputs
+from bench.parts.throughput.flink_sql import BACKENDS, KEYS, RUNS, FlinkSql
 from bench.parts.throughput.inputs import CASES
-from bench.parts.throughput.report import NAMES, STAGES, Asked, Report, inputs_of
+from bench.parts.throughput.method import METHOD
+from bench.parts.throughput.report import NAMES, SPARKS, STAGES, Asked, Report, inputs_of
 from bench.parts.throughput.single_job import SingleJob
+from bench.shared import flink
 from bench.shared.ferry_job import RESULTS, ROOT, FerryJob, RunFailed, job_document, work_directory
 from bench.shared.processes import KINDS, Watch
 from bench.shared.results import Results
 from bench.shared.spark_job import SparkJob
-
-METHOD = """\
-Input: Parquet files written once by the workload's generator (rate {rate:,.0f} events/s of event time; YSB as in \
-Slash: two windows in the input; q7: twenty), with the columns that the query reads, for both systems, {cores} cores \
-each, run one after the other in turns (Ferry, Spark, Ferry, Spark, ...) with fresh processes. Spark: local mode, no \
-chmod processes for checkpoint files, RocksDB state store with changelog checkpointing and without row counting, \
-{cores} shuffle partitions, trigger 'as soon as possible', with maxFilesPerTrigger for the same batch and for a \
-{larger}x larger one, append mode to Parquet. Ferry: jobs of ferry_workloads, 64 virtual nodes on 2 workers, \
-{replicas} replicas (Spark's state has none in memory), {mode} epochs, Parquet sink; in the cases 'replicas' 3 \
-workers. For queries with two streams (q3, nb11) a batch is one file of each stream, else a batch is several files. \
-q11: session_window; cm: groupBy(window, job).agg; q3: inner join of streams without a watermark; q7: the windowed \
-maximum joined with the bids, two stateful operators in append mode, and both systems first drop bids that another \
-bid of the same window and Arrow batch exceeds (Spark in mapInArrow); nb11: Spark cannot join sessions, so Ferry runs \
-alone, without comparison of results and without ratio. ro and hash_count: groupBy(key).count() in update mode to the \
-noop sink, and the last count of every key from Spark's state store after the end; Ferry writes the counts when the \
-input has ended; neither is in the measured time. ro: 10,000,000 keys, uniform; hash_count: a sixth of the input \
-loads each key once. records/s: input records between the end of the batch that passes a third of the input (warm-up) \
-and the end of the last full one, divided by that time. Results of all systems are compared as multisets with the \
-results of the first, over the windows that both closed; a difference ends the run. CPU: user and system seconds of \
-all processes of the run in that time, in all and by process; "cpu ratio": of two runs that followed each other. \
-Earlier: Ferry of another checkout in the same environment; its kernels are compiled in its first run. UpPar (queries \
-that are one aggregate by key): the same pipeline, job and epochs in Ferry, but the aggregates are made by a process: \
-tasks send it the records, key and needed columns, by virtual node, and the leader of the key sorts and aggregates \
-them, in arrays, into state by key; so its leaders also work differently from Ferry's, whose kernels merge partial \
-aggregates into hash tables. One thread (the same queries): one process on one core, pyarrow without threads, \
-compiled loops over one hash table per pane, no replicas and no durable state; after each batch it emits the windows \
-that the watermark has passed. Skew: keys by Zipf over the domain of the query, exponents {skew}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +42,7 @@ class Rate:
     begin: float
     end: float
     records: int
-    batch_seconds: float
+    batch_seconds: float | None = None
     """median time between ends of batches in the measured part"""
 
 
@@ -108,7 +86,7 @@ class Throughput:
         self.a, self.work, self.console = arguments, work, console
         a = arguments
         skew = " ".join(f"{one:g}" for one in a.skew) or "none"
-        method = METHOD.format(rate=a.rate, cores=a.cores, larger=a.larger, mode=a.mode, replicas=a.replicas, skew=skew)
+        method = METHOD.format(**{**vars(a), "skew": skew}, flink=flink.VERSION, runs=RUNS)
         self.results = Results("throughput", method)
         self.results.add("-", "about", "cores", a.cores, "cores")
 
@@ -150,9 +128,10 @@ class Throughput:
     def _systems(self, query: str) -> list[tuple[str, Callable[[Asked, Batch, int], Path]]]:
         """The systems that have a query."""
         alone = [("uppar", self._uppar_files), ("single", self._single_files)] if query in inputs.AGGREGATES else []
-        spark = [("spark", self._spark_files)] if CASES[query].peer else []
+        spark = [("spark", self._spark_files), ("spark-memory", self._spark_memory_files)] if CASES[query].peer else []
+        sql = [(name, partial(self._flink_files, name)) for name in BACKENDS] if query in KEYS else []
         earlier = [("earlier", self._earlier_files)] if self.a.checkout else []
-        return [("ferry", self._ferry_files), *earlier, *spark, *alone]
+        return [("ferry", self._ferry_files), *earlier, *spark, *sql, *alone]
 
     def _input(self, one: Asked, files: int) -> Batch:
         """Batches of this number of files, or of as many arrivals in one file of each stream; writes missing files."""
@@ -208,23 +187,45 @@ class Throughput:
         self._record("One thread", one.case, steady(batches), watch, repeat, **one.parameters, batch=batch.arrivals)
         return work / "out"
 
-    def _spark_files(self, one: Asked, batch: Batch, repeat: int) -> Path:
-        a, query, case, work = self.a, one.query, CASES[one.query], self.work / f"spark-{one.query}"
+    def _flink_files(self, system: str, one: Asked, batch: Batch, repeat: int) -> Path:
+        a, name, work = self.a, NAMES[system], self.work / system
+        conf = {
+            "system": system, "query": one.query, "input": str(batch.folder), "delay_ms": a.delay_ms, "cores": a.cores,
+            **CASES[one.query].parameters,
+        }  # fmt: skip
+        with FlinkSql(conf, work) as run, Watch(run.pid, every=0.1) as watch:
+            with self.console.status(f"{name}: {one.case}, repeat {repeat}"):
+                begin, end = run.finish()
+        rate = Rate(run.records / (end - begin), begin, end, run.records)
+        self._record(name, one.case, rate, watch, repeat, **one.parameters, batch=batch.arrivals)
+        return work / "out"
+
+    def _spark_memory_files(self, one: Asked, batch: Batch, repeat: int) -> Path:
+        store = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+        settings = {"spark.sql.streaming.stateStore.providerClass": store, "spark.sql.adaptive.enabled": "false"}
+        return self._spark_files(one, batch, repeat, "spark-memory", settings)
+
+    def _spark_files(
+        self, one: Asked, batch: Batch, repeat: int, system: str = "spark", settings: dict[str, str] | None = None
+    ) -> Path:
+        a, query, case, name = self.a, one.query, CASES[one.query], NAMES[system]
+        work = self.work / f"{system}-{query}"
         conf = {
             "tuned_files": True, "query": query, "streams": {s: case.spark_schema(s) for s in case.streams},
             "input": str(batch.folder), "output": str(work / "out"), "files_per_batch": batch.files,
             "cores": a.cores, "partitions": a.cores, "delay_ms": a.delay_ms, **case.parameters,
+            "spark": settings or {},
         }  # fmt: skip
         if case.batch_is_file:
-            conf["spark"] = {"spark.sql.files.openCostInBytes": "0"}  # else a small file is read by one task
+            conf["spark"]["spark.sql.files.openCostInBytes"] = "0"  # else a small file is read by one task
         with SparkJob(conf, work) as spark, Watch(spark.pid) as watch:
-            with self.console.status(f"Spark: {one.case}, {batch.arrivals:,} arrivals a batch, repeat {repeat}"):
+            with self.console.status(f"{name}: {one.case}, {batch.arrivals:,} arrivals a batch, repeat {repeat}"):
                 spark.ask("start")
                 batches = spark.ask("drain")["batches"]
                 spark.ask("write_counts")
         commits = spark.commits()
         rate = steady([(commits[b["batch"]], b["rows"]) for b in batches if b["batch"] in commits])
-        self._record("Spark", one.case, rate, watch, repeat, **one.parameters, batch=batch.arrivals)
+        self._record(name, one.case, rate, watch, repeat, **one.parameters, batch=batch.arrivals)
         return work / "out"
 
     def _compare(self, one: Asked, ours: tuple[str, Path], theirs: tuple[str, Path], batch: int, repeat: int) -> None:
@@ -235,8 +236,8 @@ class Throughput:
         con = duckdb.connect()
         for table, (_, output) in (("ours", ours), ("theirs", theirs)):
             con.execute(f"CREATE TABLE {table} AS SELECT {columns} FROM read_parquet('{output}/**/*.parquet')")
-        for table, other, (name, _) in (("ours", "theirs", theirs), ("theirs", "ours", ours)):
-            if "window_end" in columns and name == NAMES["spark"]:
+        for table, other in (("ours", "theirs"), ("theirs", "ours")):
+            if "window_end" in columns and SPARKS & {ours[0], theirs[0]}:
                 con.execute(
                     f"DELETE FROM {table} WHERE window_end > (SELECT coalesce(max(window_end), 0) FROM {other})"
                 )
@@ -293,13 +294,14 @@ class Throughput:
     def _record(self, system: str, case: str, rate: Rate, watch: Watch, repeat: int, **parameters: Any) -> None:
         add = self.results.add
         add(system, case, "throughput", rate.records_per_second, "records/s", **parameters, repeat=repeat)
-        add(system, case, "batch", rate.batch_seconds, "s", **parameters, repeat=repeat)
+        each = ""
+        if rate.batch_seconds is not None:
+            add(system, case, "batch", rate.batch_seconds, "s", **parameters, repeat=repeat)
+            each = f", {rate.batch_seconds:.3f} s a batch"
         for metric, kinds in (("cpu", KINDS), *((f"{kind} cpu", (kind,)) for kind in KINDS)):
             cpu = watch.cpu_between(rate.begin, rate.end, *kinds) / rate.records * 1e6
             add(system, case, metric, cpu, "s per million records", **parameters, repeat=repeat)
-        self.console.print(
-            f"  {system:11}{case:16} {rate.records_per_second:12,.0f} records/s, {rate.batch_seconds:.3f} s a batch"
-        )
+        self.console.print(f"  {system:16}{case:16} {rate.records_per_second:12,.0f} records/s{each}")
 
 
 EXAMPLES = ("nbq5", "ysb")

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from bench import throughput
 from bench.parts.throughput import inputs, single
-from bench.parts.throughput.report import Asked, Report, inputs_of
+from bench.parts.throughput.report import NAMES, Asked, Report, inputs_of
 from bench.parts.throughput.single_job import SingleJob
 from bench.shared.ferry_job import ROOT, RunFailed
 from bench.shared.results import Results
@@ -217,18 +217,22 @@ def test_a_difference_between_results_ends_the_run(tmp_path: Path) -> None:
         columns = "campaign_id, window_start, window_end, num"
         con.execute(f"COPY (SELECT * FROM (VALUES {rows}) AS t({columns})) TO '{tmp_path / name / 'x.parquet'}'")
 
-    def compare(system: str, name: str) -> None:
-        bench._compare(Asked("ysb", 1.0), ("Ferry", tmp_path / "ours"), (system, tmp_path / name), 100, 0)
+    def compare(system: str, name: str, first: tuple[str, str] = ("Ferry", "ours")) -> None:
+        bench._compare(Asked("ysb", 1.0), (first[0], tmp_path / first[1]), (system, tmp_path / name), 100, 0)
 
     compare("Spark", "less")
+    compare("Spark, memory", "less")
+    compare("Flink", "ours", ("Spark, memory", "less"))
     compare("UpPar", "ours")
-    for system, name in (("One thread", "less"), ("UpPar", "less"), ("Spark", "other"), ("UpPar", "other")):
+    wrong = [("One thread", "less"), ("UpPar", "less"), ("Spark", "other"), ("UpPar", "other"), ("Flink", "less")]
+    for system, name in [*wrong, ("Spark, memory", "other")]:
         with pytest.raises(RunFailed, match=f"only of {system}"):
             compare(system, name)
 
 
 def test_systems_take_turns_at_what_they_can_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    a = arguments("ferry", "earlier", "spark", "uppar", "single")
+    systems = [*NAMES]
+    a = arguments(*systems)
     a.larger, a.repeats, a.skew, a.rate, a.mode, a.replicas, a.checkout = 3, 2, [0.5], 1.0, "", 1, tmp_path
     bench, done = throughput.Throughput(a, tmp_path, Console(file=io.StringIO())), list[tuple[Any, ...]]()
 
@@ -237,31 +241,32 @@ def test_systems_take_turns_at_what_they_can_do(tmp_path: Path, monkeypatch: pyt
         return throughput.Batch(tmp_path / "input", files * 100, files, files * 100, 100)
 
     def ran(system: str) -> Any:
-        def run(one: Asked, batch: throughput.Batch, repeat: int) -> Path:
-            done.append((system, one.skew, batch.arrivals, repeat))
-            (tmp_path / system / "out").mkdir(parents=True)
-            return tmp_path / system / "out"
+        def run(*asked: Any) -> Path:
+            name, one, batch, repeat = (system, *asked)[-4:]  # Flink's is told which of the two it is
+            done.append((name, one.skew, batch.arrivals, repeat))
+            output: Path = tmp_path / name / "out"
+            output.mkdir(parents=True)
+            return output
 
         return run
 
     monkeypatch.setattr(bench, "_input", taken)
-    systems = ["ferry", "earlier", "spark", "uppar", "single"]
     for system in systems:
-        monkeypatch.setattr(bench, f"_{system}_files", ran(system))
+        if system != "flink-rocksdb":
+            monkeypatch.setattr(bench, f"_{system.replace('-', '_')}_files", ran(system))
     monkeypatch.setattr(
         bench,
         "_compare",
         lambda one, ours, theirs, *rest: done.append((ours[0], theirs[0], theirs[1].parent.name, *rest)),
     )
     bench._beside(Asked("ysb", 0.5))
-    turn = [*systems, *["Ferry"] * 4]
-    assert [entry[0] for entry in done] == turn * 4 and {entry[1] for entry in done[:5]} == {0.5}
-    others = [("Earlier", "earlier"), ("Spark", "spark"), ("UpPar", "uppar"), ("One thread", "single")]
-    assert done[5:9] == [("Ferry", *two, 200, 0) for two in others]
+    turn = [*systems, *["Ferry"] * 7]
+    assert [entry[0] for entry in done] == turn * 4 and {entry[1] for entry in done[:8]} == {0.5}
+    assert done[8:15] == [("Ferry", NAMES[system], system, 200, 0) for system in systems[1:]]
     assert [entry[2:] for entry in done if entry[0] == "spark"] == [(200, 0), (600, 0), (200, 1), (600, 1)]
     assert list(tmp_path.iterdir()) == []
     a.checkout = None
-    for query, names in (("q11", ["ferry", "spark"]), ("nb11", ["ferry"])):
+    for query, names in (("q11", ["ferry", "spark", "spark-memory"]), ("nb11", ["ferry"])):
         assert [name for name, _ in bench._systems(query)] == names
 
 
@@ -297,6 +302,24 @@ def test_the_report_shows_each_system_and_each_exponent(tmp_path: Path) -> None:
     assert (tmp_path / "picture.png").stat().st_size > 10_000
     assert [panel.title.split(",")[0] for panel in report._of_skew()] == ["ro", "ysb"]
     assert report._of_skew()[0].series["Ferry"] == [3e6, 6e6]
+
+
+def test_spark_is_judged_by_its_better_store_and_flink_is_shown(tmp_path: Path) -> None:
+    a = arguments("ferry", "spark", "spark-memory", "flink-rocksdb")
+    results, out = Results("throughput", ""), io.StringIO()
+    rates = {"ro": [4e6, 1e6, 3e6, 5e6], "ysb": [6e6, 2e6]}
+    for query, each in rates.items():
+        for system, rate in zip(("Ferry", "Spark", "Spark, memory", "Flink, RocksDB"), each):
+            results.add(system, f"{query}, files", "throughput", rate, "records/s", query=query, batch=200, repeat=0)
+    report = Report(results, a, Console(file=out, width=250))
+    report.ratios()
+    report.tables()
+    for metric in ("ratio, best of each", "ratio, Spark's best"):
+        assert results.values(case="ro, files", metric=metric) == [pytest.approx(4 / 3)]
+        assert results.values(case="ysb, files", metric=metric) == [3.0]
+    assert results.values(case="ro, files", metric="ratio to Flink, RocksDB, same batch") == [0.8]
+    assert "over Flink, RocksDB" in out.getvalue() and "5,000,000" in out.getvalue()
+    assert [*report._of_files()[0].series] == ["Ferry", "Spark", "Spark, memory", "Flink, RocksDB"]
 
 
 def test_skew_is_refused_for_keys_with_a_fixed_distribution() -> None:

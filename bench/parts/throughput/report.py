@@ -16,8 +16,13 @@ from bench.shared.results import Panel, Results, draw, show
 STAGES = ("spark", "ingest", "prepare", "commit", "emit", "sink")
 
 
-NAMES = {"ferry": "Ferry", "earlier": "Earlier", "spark": "Spark", "uppar": "UpPar", "single": "One thread"}
+NAMES = {
+    "ferry": "Ferry", "earlier": "Earlier", "spark": "Spark", "spark-memory": "Spark, memory", "flink": "Flink",
+    "flink-rocksdb": "Flink, RocksDB", "uppar": "UpPar", "single": "One thread",
+}  # fmt: skip
 """Systems, as they are asked for, and as records call them."""
+SPARKS = {NAMES["spark"], NAMES["spark-memory"]}
+"""Spark with each of its state stores."""
 
 
 class Asked(NamedTuple):
@@ -52,7 +57,7 @@ class Report:
         """in the order in which they are shown"""
 
     def ratios(self) -> None:
-        """Add ratios of medians: beside Spark the same batch, and the best of each; beside others the same batch."""
+        """Add ratios of medians: each other system at the same batch; Spark, in its better store, at its best."""
         r, a = self.r, self.a
         for one in inputs_of(a):
             best = dict[str, float]()
@@ -65,10 +70,11 @@ class Report:
                         r.add(who, one.case, f"{metric}, same batch", ours / theirs, "x", **one.parameters, batch=batch)
                 for name, value in medians.items():
                     best[name] = max(best.get(name, 0.0), value or 0.0)
-            if best.get("Spark") and "Ferry" in best:
-                r.add("both", one.case, "ratio, best of each", best["Ferry"] / best["Spark"], "x", **one.parameters)
+            spark = max(best.get(name, 0.0) for name in SPARKS)
+            if spark and "Ferry" in best:
+                r.add("both", one.case, "ratio, best of each", best["Ferry"] / spark, "x", **one.parameters)
                 base = self._rate(one, "Ferry", self._batches()[0]) or 0.0
-                r.add("both", one.case, "ratio, Spark's best", base / best["Spark"], "x", **one.parameters)
+                r.add("both", one.case, "ratio, Spark's best", base / spark, "x", **one.parameters)
 
     def cpu_ratios(self) -> None:
         """Add the ratio of processor time of each pair of runs of one repeat: Ferry's over that of each other system."""
