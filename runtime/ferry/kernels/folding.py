@@ -150,9 +150,9 @@ def _merge(into, finto, i, source, fsource, j, skip, codes):  # type: ignore[no-
 
 
 @njit(cache=True, nogil=True)
-def _add(into, i, source, j, codes):  # type: ignore[no-untyped-def]
+def _add(into, finto, i, source, fsource, j, codes):  # type: ignore[no-untyped-def]
     into[i, COUNT] += source[j, COUNT]
-    _merge(into, into.view(np.float64), i, source, source.view(np.float64), j, CELLS, codes)
+    _merge(into, finto, i, source, fsource, j, CELLS, codes)
 
 
 @njit(cache=True, nogil=True)
@@ -165,6 +165,8 @@ def slide(rows, bounds, window, first, last, codes, out, group, number):  # type
     """
     (size, step, pane), used, longest = window, 0, np.diff(bounds).max()
     suffixes, recent = np.empty((longest, rows.shape[1]), np.int64), np.empty((1, rows.shape[1]), np.int64)
+    frows, fsuffixes, frecent = rows.view(np.float64), suffixes.view(np.float64), recent.view(np.float64)
+    fout = out.view(np.float64)
     for g in range(group, bounds.size - 1):
         begin, end = bounds[g], bounds[g + 1]
         w = max(number if g == group else first, first, -((size - pane - rows[begin, SLICE]) // step))
@@ -183,17 +185,17 @@ def slide(rows, bounds, window, first, last, codes, out, group, number):  # type
                 if high == middle:
                     recent[0] = rows[high]
                 else:
-                    _add(recent, 0, rows, high, codes)
+                    _add(recent, frecent, 0, rows, frows, high, codes)
                 high += 1
             if low >= middle:
                 for r in range(high - 1, low - 1, -1):
                     suffixes[r - begin] = rows[r]
                     if r < high - 1:
-                        _add(suffixes, r - begin, suffixes, r - begin + 1, codes)
+                        _add(suffixes, fsuffixes, r - begin, suffixes, fsuffixes, r - begin + 1, codes)
                 middle = high
             out[used] = suffixes[low - begin]
             if high > middle:
-                _add(out, used, recent, 0, codes)
+                _add(out, fout, used, recent, frecent, 0, codes)
             out[used, SLICE] = w * step
             used += 1
             w += 1
@@ -203,9 +205,13 @@ def slide(rows, bounds, window, first, last, codes, out, group, number):  # type
 @njit(cache=True, nogil=True)
 def merge_found(rows, order, places, stored, codes):  # type: ignore[no-untyped-def]
     """Merge the stored row found[o], of the same layout, into group rows[order[o]]; -1: there is none."""
+    frows, fstored = rows.view(np.float64), stored.view(np.float64)
     for o in range(order.size):
+        if o + AHEAD < order.size:
+            prefetch(stored, max(0, places[o + AHEAD]) * stored.shape[1] + COUNT)
         if places[o] >= 0:
-            _add(rows, order[o], stored, places[o], codes)
+            rows[order[o], COUNT] += stored[places[o], COUNT]
+            _merge(rows, frows, order[o], stored, fstored, places[o], CELLS, codes)
 
 
 @njit(cache=True, nogil=True)
@@ -290,18 +296,24 @@ def _compiled(k: int, flags: int, c0: int, c1: int, c2: int, c3: int, c4: int, c
         mask = index.size - 1
         one_each = n.size == 0
         width = rows.shape[1]
-        for r in range(start, hashes.size):
+        homes = np.empty(AHEAD, np.int64)  # of the next records, by their number modulo AHEAD
+        for r in range(start - AHEAD, hashes.size):
+            p = homes[r % AHEAD]
             if r + AHEAD < hashes.size:
-                full, half = r + AHEAD, r + AHEAD // 2
-                salted = np.int64(hashes[full]) ^ salts[full] if by_bytes else np.int64(hashes[full])
-                prefetch(index, _home(slices[full], salted, mask, seed))
-                salted = np.int64(hashes[half]) ^ salts[half] if by_bytes else np.int64(hashes[half])
-                soon = np.int64(index[_home(slices[half], salted, mask, seed)]) - 1
+                salted = np.int64(hashes[r + AHEAD])
+                if by_bytes:
+                    salted ^= salts[r + AHEAD]
+                homes[r % AHEAD] = home = _home(slices[r + AHEAD], salted, mask, seed)
+                prefetch(index, home)
+            if r < start:
+                continue
+            half = r + AHEAD // 2
+            if half < hashes.size:
+                soon = np.int64(index[homes[half % AHEAD]]) - 1
                 if soon >= 0:
                     prefetch(rows, soon * width)
             s = slices[r]
             h = np.int64(hashes[r])
-            p = _home(s, h ^ salts[r] if by_bytes else h, mask, seed)
             while True:
                 g = np.int64(index[p]) - 1
                 if g < 0:
