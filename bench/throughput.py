@@ -236,8 +236,8 @@ class Throughput:
         con = duckdb.connect()
         for table, (_, output) in (("ours", ours), ("theirs", theirs)):
             con.execute(f"CREATE TABLE {table} AS SELECT {columns} FROM read_parquet('{output}/**/*.parquet')")
-        for table, other in (("ours", "theirs"), ("theirs", "ours")):
-            if "window_end" in columns and SPARKS & {ours[0], theirs[0]}:
+        for table, other, (name, _) in (("ours", "theirs", theirs), ("theirs", "ours", ours)):
+            if "window_end" in columns and name in SPARKS:
                 con.execute(
                     f"DELETE FROM {table} WHERE window_end > (SELECT coalesce(max(window_end), 0) FROM {other})"
                 )

@@ -1,4 +1,4 @@
-"""What `bench/throughput.py` asks of Flink and of Spark with its state in memory; neither is started."""
+"""Settings of Flink, and of Spark with its state in memory, in `bench/throughput.py`; no test starts them."""
 
 from __future__ import annotations
 

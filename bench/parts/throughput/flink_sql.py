@@ -63,7 +63,7 @@ def query_of(conf: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def properties(conf: dict[str, Any], work: Path) -> dict[str, str]:
-    """What `SqlJob` reads: the query, `RUNS` times; of hash_count once more, for its counts."""
+    """The settings of `SqlJob`: the query `RUNS` times, and hash_count a further time, which writes its counts."""
     case, counts = CASES[conf["query"]], conf["query"] == "hash_count"
     ((stream, columns),) = case.streams.items()
     view, rows, result = query_of(conf)

@@ -1,4 +1,4 @@
-"""What the throughput benchmark measures, as the first record of its results says it."""
+"""The description of the throughput benchmark: the first record of its results."""
 
 METHOD = """\
 Input: Parquet files written once by the workload's generator (rate {rate:,.0f} events/s of event time; YSB as in \
@@ -19,7 +19,7 @@ each key once. records/s: input records between the end of the batch that passes
 the end of the last full one, divided by that time. Results of all systems are compared as multisets with the results \
 of the first, over the windows that both closed; a difference ends the run. CPU: user and system seconds of all \
 processes of the run in that time, in all and by process; "cpu ratio": of two runs that followed each other. Earlier: \
-Ferry of another checkout in the same environment; its kernels are compiled in its first run. UpPar (queries that are \
+Ferry of another checkout in the same environment; its first run compiles its kernels. UpPar (queries that are \
 one aggregate by key): the same pipeline, job and epochs in Ferry, but the aggregates are made by a process: tasks \
 send it the records, key and needed columns, by virtual node, and the leader of the key sorts and aggregates them, in \
 arrays, into state by key; so its leaders also work differently from Ferry's, whose kernels merge partial aggregates \
