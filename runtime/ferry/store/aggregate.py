@@ -195,7 +195,9 @@ class AggregateState:
 
         The rows of a piece are to be copied at once, so that changes between two batches do not affect them.
         """
-        totals = np.sum([self._slices.table(s).totals() for s in pane_starts.tolist()], axis=0)[:, vnodes]
+        totals = np.zeros((2, vnodes.size), np.int64)
+        for s in pane_starts.tolist():
+            totals += np.stack(self._slices.table(s).totals())[:, vnodes]
         begin = 0
         while begin < vnodes.size:
             require_not_expired(self.descriptor.name, times.low, self.expired)
